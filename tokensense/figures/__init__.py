@@ -1,0 +1,1 @@
+"""Figures and tables from finished datasets. Never imports torch."""

@@ -1,0 +1,1 @@
+"""Rollouts that others wrote."""

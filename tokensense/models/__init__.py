@@ -1,0 +1,1 @@
+"""Policies, and the log-probabilities they give to fixed tokens."""

@@ -1,0 +1,1 @@
+"""Named sets of conditions, and scoring under them."""

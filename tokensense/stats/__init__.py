@@ -1,0 +1,1 @@
+"""What the shifts say, with honest intervals. Never imports torch."""

@@ -1,0 +1,1 @@
+"""One zarr store a study."""
