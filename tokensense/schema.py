@@ -147,3 +147,16 @@ PROBE: dict[str, Variable] = {
 }
 
 STATISTICS = ("logp", "entropy", "p_max", "p_square_sum")
+
+
+def attributes(variable: Variable) -> dict[str, object]:
+    """Attributes that a stored array carries: units, description, CF flags of an enumeration.
+
+    Flag values are plain integers and meanings lower-case names joined by blanks, so that they
+    survive any store.
+    """
+    found: dict[str, object] = {"units": variable.units, "description": variable.description}
+    if variable.flags is not None:
+        found["flag_values"] = [int(member) for member in variable.flags]
+        found["flag_meanings"] = " ".join(member.name.lower() for member in variable.flags)
+    return found
