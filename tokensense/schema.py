@@ -126,7 +126,7 @@ ROLLOUTS: dict[str, Variable] = {
     "vocab_id": Variable(("vocab",), "int32", "1", "token ids that occur in this store, ascending"),
     "vocab_text": Variable(("vocab",), "int32", "1", "row of the text table: the exact bytes of the token"),
     "text_length": Variable(("text",), "int32", "bytes", "bytes of each text"),
-    "text_byte": Variable(("text_byte",), "uint8", "1", "UTF-8 bytes of all texts, back to back"),
+    "text_byte": Variable(("byte",), "uint8", "1", "UTF-8 bytes of all texts, back to back"),
 }
 
 PROBE: dict[str, Variable] = {

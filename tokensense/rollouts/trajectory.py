@@ -2,15 +2,56 @@
 
 Reads  `Imported` (problems and traces) and an `Encoder` (what is needed of a policy's tokenizer).
 Gives  the `/rollouts` node as `schema.ROLLOUTS` says: flat token arrays, `length` beside them.
-Source own work; ids are the truth and text is for show, as the pitfalls of re-tokenized traces ask.
+Order  problems as they came; rollouts of one problem lie together, as they came within it.
+Sign   none: nothing here is signed. Rewards are 1 right, 0 wrong, NaN undecided.
+
+Ids are the truth and text is for show: where a source has the sampler's ids, the response's text is
+what those ids decode to; where it has text only, the text is encoded with the scoring policy's
+tokenizer and the rollout is marked `retokenized`. `step` is found by characters: a token belongs to
+the step of its first character that is not white space; white space between two steps belongs to
+the step before it; all else outside the steps (a sampled end token) has step -1.
+
+Source: own work; the reasons are in the issue threads of trl#5224, sglang#26555, tokenizers#1628
+(drift of re-tokenized text, partial UTF-8), knnlm#6 (narrow ids), verl#6310 (empty responses).
 """
 
+import json
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from tokensense.schema import NO_STEP, Finish, Label
-from tokensense.tasks.problem import Problem
+import numpy as np
+import xarray as xr
+from jaxtyping import Int
+
+from tokensense.errors import InputError, PolicyError
+from tokensense.rollouts.alignment import Characters, characters_of, steps_of
+from tokensense.rollouts.kinds import classify
+from tokensense.rollouts.table import (
+    TextTable,
+    offsets,
+    response_texts,
+    text_of,
+    texts,
+    token_texts,
+)
+from tokensense.schema import NO_STEP, ROLLOUTS, Finish, IdsOrigin, Label, attributes
+from tokensense.tasks.problem import Problem, question_key
+
+__all__ = [
+    "Encoder",
+    "Imported",
+    "Trace",
+    "assemble",
+    "offsets",
+    "response_texts",
+    "text_of",
+    "texts",
+    "token_texts",
+]
+
+LARGEST_ID = 2**31 - 1
 
 
 class Encoder(Protocol):
@@ -96,3 +137,238 @@ class Imported:
     traces: list[Trace]
     set_aside: dict[str, int] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
+
+
+class _Response(NamedTuple):
+    """A trace with its tokens: ids, bytes and steps; are those bytes the text that came?"""
+
+    ids: list[int]
+    pieces: list[bytes]
+    step: Int[np.ndarray, " token"]
+    faithful: bool
+
+
+def assemble(imported: Imported, encoder: Encoder) -> xr.Dataset:
+    """Freeze problems and traces as the `/rollouts` node.
+
+    Args:
+        imported: what a reader or a sampler made. Problems without a rollout are kept.
+        encoder: gives prompt ids, the ids of text-only traces, and the bytes of every id.
+
+    Returns:
+        Dataset with exactly the variables of `schema.ROLLOUTS`; `length`, `prompt_length` and
+        `text_length` carry CF's `sample_dimension`. Attributes: `sampled_by` and `source` (names in
+        order of appearance), `set_aside` (JSON: reason -> traces), `refused` (lines), `tokenizer`,
+        `tokenizer_digest`, `text_mismatch` (rollouts whose tokens' bytes are not the text given).
+
+    Raises:
+        InputError: a name is given twice or is unknown, a text is not valid Unicode, an id does not
+            fit, or steps do not lie in the text; the message names the problem or the rollout.
+        PolicyError: the encoder gives ids and offsets of different number.
+    """
+    index = _problem_index(imported.problems)
+    traces = _grouped(imported.traces, index)
+    bytes_of: dict[int, bytes] = {}
+    responses = [_tokenized(trace, encoder, bytes_of) for trace in traces]
+    kinds = [
+        classify(response.pieces, question=imported.problems[index[trace.problem]].question)
+        for trace, response in zip(traces, responses, strict=True)
+    ]
+    table = TextTable()
+    arrays: dict[str, Sequence[int] | np.ndarray] = {
+        **_problem_arrays(imported.problems, encoder, table),
+        **_rollout_arrays(traces, index, table),
+        "length": [len(response.ids) for response in responses],
+        "token_id": [i for response in responses for i in response.ids],
+        "kind": _joined(kinds),
+        "step": _joined([response.step for response in responses]),
+        "vocab_id": sorted(bytes_of),
+        "vocab_text": table.rows(bytes_of[i] for i in sorted(bytes_of)),
+    }
+    arrays["text_length"] = [len(raw) for raw in table.row_of]
+    arrays["text_byte"] = np.frombuffer(b"".join(table.row_of), np.uint8)
+    dataset = xr.Dataset(
+        {
+            name: (variable.dims, np.asarray(arrays[name], variable.dtype), attributes(variable))
+            for name, variable in ROLLOUTS.items()
+        }
+    )
+    for name, dim in (
+        ("length", "token"),
+        ("prompt_length", "prompt_token"),
+        ("text_length", "byte"),
+    ):
+        dataset[name].attrs["sample_dimension"] = dim
+    return dataset.assign_attrs(
+        sampled_by=_distinct(trace.generator for trace in traces),
+        source=_distinct(problem.source for problem in imported.problems),
+        set_aside=json.dumps(imported.set_aside, sort_keys=True),
+        refused=len(imported.refused),
+        tokenizer=encoder.name,
+        tokenizer_digest=encoder.tokenizer_digest,
+        text_mismatch=sum(not response.faithful for response in responses),
+    )
+
+
+def _problem_index(problems: Sequence[Problem]) -> dict[str, int]:
+    """Name -> place. A name that stands for two problems would join their groups."""
+    index: dict[str, int] = {}
+    for place, problem in enumerate(problems):
+        if index.setdefault(problem.name, place) != place:
+            raise InputError(
+                f"problem names that differ are needed; {problem.name!r} is the name of problems "
+                f"{index[problem.name]} and {place}. Give each problem a name of its own."
+            )
+        for what, text in (("question", problem.question), ("answer", problem.answer or "")):
+            _require_unicode(text, f"the {what} of problem {problem.name!r}")
+    return index
+
+
+def _grouped(traces: Sequence[Trace], index: dict[str, int]) -> list[Trace]:
+    """Traces with those of one problem together; the order within a problem is kept."""
+    for trace in traces:
+        if trace.problem not in index:
+            raise InputError(
+                f"rollout {trace.name!r} needs a problem that was imported; it names "
+                f"{trace.problem!r}. Import that problem too, or leave the rollout out."
+            )
+    return sorted(traces, key=lambda trace: index[trace.problem])
+
+
+def _require_unicode(text: str, what: str) -> None:
+    """Lone surrogates come in through JSON escapes and can be neither stored nor encoded."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as cause:
+        raise InputError(
+            f"{what} needs to be valid Unicode; it has a lone surrogate at character "
+            f"{cause.start}. Repair or remove that character."
+        ) from cause
+
+
+def _require_ids(ids: Sequence[int], what: str) -> None:
+    """Refuse what int32 would wrap around: a wrapped id is another token, silently."""
+    for place, token in enumerate(ids):
+        if not 0 <= token <= LARGEST_ID:
+            raise InputError(
+                f"{what} needs token ids of 0 to {LARGEST_ID}; token {place} has id {token}. "
+                "Ids come from the sampler as they are, never from arrays of a narrower type."
+            )
+
+
+def _tokenized(trace: Trace, encoder: Encoder, bytes_of: dict[int, bytes]) -> _Response:
+    """Give a trace its tokens; `bytes_of` gathers the bytes of every id seen."""
+    what = f"rollout {trace.name!r} of problem {trace.problem!r}"
+    _require_unicode(trace.text, what)
+    _require_steps(trace, what)
+    spans: list[tuple[int, int]] = []
+    if trace.ids is None:
+        ids, spans = encoder.encode_with_offsets(trace.text)
+        if len(ids) != len(spans):
+            raise PolicyError(
+                f"{what} needs one offset a token; `{encoder.name}` gives {len(spans)} offsets for "
+                f"{len(ids)} tokens. Use a policy with a fast tokenizer."
+            )
+    else:
+        ids = list(trace.ids)
+    _require_ids(ids, what)
+    for token in ids:
+        if token not in bytes_of:
+            bytes_of[token] = encoder.token_bytes(token)
+    pieces = [bytes_of[token] for token in ids]
+    faithful = b"".join(pieces) == trace.text.encode("utf-8")
+    if not trace.steps:
+        return _Response(ids, pieces, np.full(len(ids), NO_STEP), faithful)
+    shift = 0
+    if trace.ids is not None or faithful:
+        characters = characters_of(pieces)
+        shift = _shift(trace.text, characters.text, what)
+    else:
+        start, end = np.array(spans, np.int64).reshape(-1, 2).T
+        characters = Characters(trace.text, start, end)
+    bounds = np.array(trace.steps, np.int64) + shift
+    return _Response(ids, pieces, steps_of(characters, bounds), faithful)
+
+
+def _require_steps(trace: Trace, what: str) -> None:
+    """Steps lie in the text, in order; the wrong one is one of them."""
+    last = 0
+    for place, (start, end) in enumerate(trace.steps):
+        if not last <= start <= end <= len(trace.text):
+            raise InputError(
+                f"{what} needs steps in order within its {len(trace.text)} characters; step "
+                f"{place} is [{start}, {end}) after character {last}. Give [start, end) of each "
+                "step in the text."
+            )
+        last = end
+    if trace.wrong_step < NO_STEP or (trace.steps and trace.wrong_step >= len(trace.steps)):
+        raise InputError(
+            f"{what} needs a wrong step of -1 to {len(trace.steps) - 1}; it has "
+            f"{trace.wrong_step}. Count steps from 0; -1 means none or not known."
+        )
+
+
+def _shift(text: str, decoded: str, what: str) -> int:
+    """Where the text that came begins in the decoded one: 0, or 1 after an added first blank."""
+    for shift in (0, 1):
+        if decoded.startswith(text, shift) and not decoded[:shift].strip():
+            return shift
+    raise InputError(
+        f"{what} has steps in its text, which needs to be what its ids decode to; they decode to "
+        f"{decoded[:60]!r}, the text is {text[:60]!r}. Give steps as characters of the decoded "
+        "ids, or leave the steps out."
+    )
+
+
+def _problem_arrays(
+    problems: Sequence[Problem], encoder: Encoder, table: TextTable
+) -> dict[str, Sequence[int] | np.ndarray]:
+    """Arrays over problems and their prompt tokens; equal question keys share a cluster."""
+    prompts = [encoder.render(problem.question) for problem in problems]
+    for problem, prompt in zip(problems, prompts, strict=True):
+        _require_ids(prompt, f"the prompt of problem {problem.name!r}")
+    clusters: dict[str, int] = {}
+    return {
+        "problem_name": table.rows(problem.name for problem in problems),
+        "question": table.rows(problem.question for problem in problems),
+        "answer": table.rows(problem.answer for problem in problems),
+        "cluster": [
+            clusters.setdefault(question_key(problem.question), len(clusters))
+            for problem in problems
+        ],
+        "prompt_length": [len(prompt) for prompt in prompts],
+        "prompt_id": [token for prompt in prompts for token in prompt],
+    }
+
+
+def _rollout_arrays(
+    traces: Sequence[Trace], index: dict[str, int], table: TextTable
+) -> dict[str, Sequence[int] | np.ndarray]:
+    """Arrays over rollouts that need no tokens."""
+    for trace in traces:
+        if math.isinf(trace.reward):
+            raise InputError(
+                f"rollout {trace.name!r} needs a finite reward or NaN; it has {trace.reward}. "
+                "Give 1 for right, 0 for wrong, NaN for undecided."
+            )
+    exact, again = IdsOrigin.EXACT, IdsOrigin.RETOKENIZED
+    return {
+        "rollout_name": table.rows(trace.name for trace in traces),
+        "problem_of": [index[trace.problem] for trace in traces],
+        "reward": np.array([trace.reward for trace in traces], np.float32),
+        "generator": table.rows(trace.generator for trace in traces),
+        "finish": [trace.finish for trace in traces],
+        "ids_origin": [again if trace.ids is None else exact for trace in traces],
+        "label": [trace.label for trace in traces],
+        "wrong_step": [trace.wrong_step for trace in traces],
+    }
+
+
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Flat array of all parts; empty where there is none."""
+    return np.concatenate([*parts, np.zeros(0, np.int64)])
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    """Names in order of appearance, each once, the empty one left out."""
+    return [name for name in dict.fromkeys(names) if name]
