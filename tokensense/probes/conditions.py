@@ -1,0 +1,397 @@
+"""Conditions: what a policy is told before it scores a frozen response; the shipped probes.
+
+Reads  the sentences of `bank`, an Encoder (token counts of rendered prompts).
+Gives  Condition, insert_text, and CATALOGUE: probe name -> builder of its conditions.
+Sign   level `pos` is the favorable side (correct, praise is its tone, right answer), `neg` the
+       other; for a placebo the first word is `pos` and that means nothing.
+
+A pair (conditions equal in family, frame, wording, tone and placement, one `pos`, one `neg`)
+differs in one word and inserts equally many tokens; word pairs for which that fails under the
+given tokenizer are passed over, and the builder refuses when too few are left. `base`, the context
+without any insertion, is never part of a probe: it has a node of its own.
+
+Source: methods/statistics.md B and 3.4 (frames crossed with one-word pairs, placebo families),
+cscr.md 1.2 and 5.6 (published pair, outcome x tone, answers as positive control). Departure: the
+published pair is paraphrased and edit-minimal.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Protocol
+
+from tokensense.errors import ConditionError
+from tokensense.probes import bank
+from tokensense.probes.wordings import (
+    Counter,
+    closest_pair,
+    filled,
+    first_frames,
+    neutral_words,
+    placebo_pairs,
+    tone_pairs,
+    verdict_pairs,
+)
+from tokensense.rollouts.trajectory import Encoder
+from tokensense.schema import BASE, NEGATIVE, NO_LEVEL, POSITIVE, VERDICT
+
+LEVELS = (POSITIVE, NEGATIVE, NO_LEVEL)
+PLACEMENTS = ("user_end", "user_start", "system")
+NONE = "none"
+CONFOUNDED = "confounded"
+_PLACEHOLDER = re.compile(r"\{(question|answer|wrong_answer|word)\}")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A named change of the context of a rollout.
+
+    Attributes:
+        name: of the condition, without blanks.
+        text: what is inserted. {question}, {answer}, {wrong_answer} and {word} are replaced, once;
+            everything else is literal. "" is the base.
+        family: what the edited word is about: verdict, a placebo family, neutral, answer.
+        level: the word's side: pos, neg, or none.
+        frame: the sentence around the word.
+        wording: the word pair.
+        tone: praise, blame, none, or confounded (praise where pos, blame where neg).
+        placement: user_end, user_start or system.
+        word: stands for {word} in `text`; "" where the text has none.
+    """
+
+    name: str
+    text: str
+    family: str
+    level: str
+    frame: str
+    wording: str
+    tone: str = NONE
+    placement: str = "user_end"
+    word: str = ""
+
+
+BASE_CONDITION = Condition(BASE, "", BASE, NO_LEVEL, NONE, NONE)
+
+
+class Builder(Protocol):
+    """Makes a probe's conditions for one tokenizer; sizes it has no use for are ignored."""
+
+    def __call__(
+        self, encoder: Encoder, *, frames: int = 6, families: int = 9, wordings: int = 1
+    ) -> tuple[Condition, ...]:
+        """Conditions of the probe, in a fixed order.
+
+        Args:
+            encoder: the policy that will score.
+            frames: sentences around each word.
+            families: irrelevant word pairs.
+            wordings: verdict word pairs.
+
+        Raises:
+            ConditionError: the bank has fewer, or the tokenizer leaves fewer of equal token count.
+        """
+        ...
+
+
+def insert_text(
+    condition: Condition, *, question: str, answer: str | None, wrong_answer: str | None
+) -> str | None:
+    r"""What a condition inserts for one problem.
+
+    Args:
+        condition: whose text.
+        question: stands for {question}.
+        answer: stands for {answer}; None where it is not known.
+        wrong_answer: stands for {wrong_answer}; None where there is none.
+
+    Returns:
+        The text, after one pass over it: what was put in is not looked at again, and braces and
+        backslashes are themselves. None where the text needs what is not known.
+
+    Examples:
+        >>> shown = Condition("a", r"Box: \boxed{{answer}} {x}", "answer", "pos", "box", "given")
+        >>> insert_text(shown, question="?", answer=r"{word}\1", wrong_answer=None)
+        'Box: \\boxed{{word}\\1} {x}'
+    """
+    values = {
+        "question": question,
+        "answer": answer,
+        "wrong_answer": wrong_answer,
+        "word": condition.word,
+    }
+    if any(values[name] is None for name in _PLACEHOLDER.findall(condition.text)):
+        return None
+    return filled(condition.text, {name: value or "" for name, value in values.items()})
+
+
+def pair_key(condition: Condition) -> tuple[str, str, str, str, str]:
+    """What the two sides of a pair have in common."""
+    return (
+        condition.family,
+        condition.frame,
+        condition.wording,
+        condition.tone,
+        condition.placement,
+    )
+
+
+def require_conditions(probe: str, conditions: Sequence[Condition]) -> None:
+    """Check a probe before it is scored.
+
+    Raises:
+        ConditionError: no condition, a name that is taken twice, `base` among the names, two
+            conditions for one side of a pair, or an empty text.
+    """
+    if not conditions:
+        raise ConditionError(
+            f"probe `{probe}` needs at least one condition; it has none. Name another probe, or "
+            f"give conditions."
+        )
+    sides = {(pair_key(c), c.level) for c in conditions if c.level != NO_LEVEL}
+    for what, have, want in (
+        ("names that differ", len({c.name for c in conditions}), len(conditions)),
+        (
+            "one condition for each side of a pair (family, frame, wording, tone, placement)",
+            len(sides),
+            sum(c.level != NO_LEVEL for c in conditions),
+        ),
+    ):
+        if have != want:
+            raise ConditionError(
+                f"probe `{probe}` needs {what}; {want} conditions give {have}. "
+                f"Change one of {[c.name for c in conditions]}."
+            )
+    for condition in conditions:
+        if condition.name == BASE or not condition.text.strip():
+            raise ConditionError(
+                f"condition `{condition.name}` of probe `{probe}` needs a name other than `{BASE}` "
+                f"and a text; its text is {condition.text!r}. The base is scored without being "
+                f"asked for."
+            )
+
+
+def opposed(
+    encoder: Encoder, *, frames: int = 6, families: int = 9, wordings: int = 1
+) -> tuple[Condition, ...]:
+    """The verdict: one word says that the solution to come is correct, or that it is wrong.
+
+    Args:
+        encoder: whose tokenizer.
+        frames: sentences, 1 to 8.
+        families: not used.
+        wordings: word pairs, 1 to 8; the first is correct / wrong.
+
+    Returns:
+        Conditions wording by wording, frame by frame, `pos` before `neg`.
+
+    Raises:
+        ConditionError: too few frames or pairs of equal token count.
+    """
+    del families
+    chosen = first_frames(bank.FRAMES, frames)
+    pairs = verdict_pairs(Counter(encoder), chosen, wordings)
+    return _crossed([(VERDICT, pair) for pair in pairs], chosen)
+
+
+def placebo(
+    encoder: Encoder, *, frames: int = 6, families: int = 9, wordings: int = 1
+) -> tuple[Condition, ...]:
+    """Irrelevant words in the verdict's own frames: a day, a color, a place.
+
+    Args:
+        encoder: whose tokenizer.
+        frames: sentences, 1 to 8; the first ones, as for `opposed`.
+        families: word pairs, each of another family, 1 to 27.
+        wordings: not used.
+
+    Returns:
+        Conditions family by family, frame by frame, `pos` before `neg`. Families whose words are as
+        long as the verdict's come first.
+
+    Raises:
+        ConditionError: fewer than `families` have a pair of equal token count; the message names
+            the pairs and their counts.
+    """
+    del wordings
+    chosen = first_frames(bank.FRAMES, frames)
+    return _crossed(placebo_pairs(Counter(encoder), chosen, families), chosen)
+
+
+def neutral(
+    encoder: Encoder, *, frames: int = 6, families: int = 9, wordings: int = 1
+) -> tuple[Condition, ...]:
+    """The same frames with a word that gives no verdict, as long as the verdict's word.
+
+    Args:
+        encoder: whose tokenizer.
+        frames: sentences, 1 to 8.
+        families: not used.
+        wordings: words, 1 to 6.
+
+    Returns:
+        Conditions word by word, frame by frame; level `none`.
+
+    Raises:
+        ConditionError: too few frames, or words as long as the verdict's.
+    """
+    del families
+    chosen = first_frames(bank.FRAMES, frames)
+    words = neutral_words(Counter(encoder), chosen, wordings)
+    return tuple(
+        Condition(
+            f"neutral_{word}_{frame}",
+            filled(text, {"word": word}),
+            "neutral",
+            NO_LEVEL,
+            frame,
+            word,
+        )
+        for word, (frame, text) in product(words, chosen.items())
+    )
+
+
+def published(
+    encoder: Encoder, *, frames: int = 6, families: int = 9, wordings: int = 1
+) -> tuple[Condition, ...]:
+    """A paragraph that says correct and praises, and its twin that says wrong and blames.
+
+    As in the published pair, outcome and tone are confounded: `outcome_tone` takes them apart. The
+    paragraph is our own; the twins differ word by word, each word pair of equal token count where
+    the tokenizer has one (where it has none, the pair is marked `unequal_length`).
+
+    Args:
+        encoder: whose tokenizer.
+        frames: not used: there is one paragraph.
+        families: not used.
+        wordings: not used.
+
+    Returns:
+        Two conditions, `pos` (praise) and `neg` (blame).
+
+    Raises:
+        ConditionError: no verdict pair of equal token count.
+    """
+    del frames, families, wordings
+    counter = Counter(encoder)
+    slots: dict[str, Sequence[bank.Pair]] = {"word": bank.VERDICTS, **bank.PUBLISHED_SLOTS}
+    first = {name: pairs[0][0] for name, pairs in slots.items()}
+    chosen: dict[str, bank.Pair] = {}
+    for name, pairs in slots.items():
+        texts = {w: filled(bank.PUBLISHED, {**first, name: w}) for pair in pairs for w in pair}
+        chosen[name] = closest_pair(pairs, {w: counter.of(text) for w, text in texts.items()})
+    return tuple(
+        Condition(
+            f"published_{level}",
+            filled(bank.PUBLISHED, {name: pair[side] for name, pair in chosen.items()}),
+            VERDICT,
+            level,
+            "paragraph",
+            "published",
+            tone=CONFOUNDED,
+        )
+        for side, level in enumerate((POSITIVE, NEGATIVE))
+    )
+
+
+def outcome_tone(
+    encoder: Encoder, *, frames: int = 6, families: int = 9, wordings: int = 1
+) -> tuple[Condition, ...]:
+    """Outcome {correct, wrong} x tone {praise, blame}: the factorial behind the published pair.
+
+    Args:
+        encoder: whose tokenizer.
+        frames: sentences, 1 to 6.
+        families: not used.
+        wordings: verdict word pairs, 1 to 8.
+
+    Returns:
+        Four conditions a frame and wording: `level` is the outcome, `tone` the tone. Main effect
+        of the
+        outcome: mean of pos - neg over tones; of the tone: praise - blame over levels.
+
+    Raises:
+        ConditionError: too few frames or verdict pairs of equal token count.
+    """
+    del families
+    chosen = first_frames(bank.OUTCOME_FRAMES, frames)
+    counter = Counter(encoder)
+    toned: dict[str, dict[str, str]] = {}
+    for side, tone in enumerate(("praise", "blame")):
+        words = {f"tone_{i + 1}": pair[side] for i, pair in enumerate(tone_pairs(counter, chosen))}
+        toned[tone] = {frame: filled(text, words) for frame, text in chosen.items()}
+    pairs = verdict_pairs(counter, toned["praise"], wordings)
+    return tuple(
+        Condition(
+            f"{VERDICT}_{'_'.join(pair)}_{frame}_{level}_{tone}",
+            filled(toned[tone][frame], {"word": pair[side]}),
+            VERDICT,
+            level,
+            frame,
+            "_".join(pair),
+            tone=tone,
+        )
+        for pair, frame, tone in product(pairs, chosen, toned)
+        for side, level in enumerate((POSITIVE, NEGATIVE))
+    )
+
+
+def answer(
+    encoder: Encoder, *, frames: int = 6, families: int = 9, wordings: int = 1
+) -> tuple[Condition, ...]:
+    """The right final answer given, or a wrong one: the control that should carry answer signal.
+
+    Args:
+        encoder: not used: token counts depend on the problem and are checked for each.
+        frames: sentences, 1 to 6.
+        families: not used.
+        wordings: not used.
+
+    Returns:
+        Conditions frame by frame, `pos` (right answer) before `neg`.
+
+    Raises:
+        ConditionError: more frames than there are.
+    """
+    del encoder, families, wordings
+    return tuple(
+        Condition(
+            f"answer_given_{frame}_{level}",
+            filled(text, {"answer": placeholder}),
+            "answer",
+            level,
+            frame,
+            "given",
+        )
+        for frame, text in first_frames(bank.ANSWER_FRAMES, frames).items()
+        for level, placeholder in ((POSITIVE, "{answer}"), (NEGATIVE, "{wrong_answer}"))
+    )
+
+
+CATALOGUE: dict[str, Builder] = {
+    "opposed": opposed,
+    "placebo": placebo,
+    "neutral": neutral,
+    "published": published,
+    "outcome_tone": outcome_tone,
+    "answer": answer,
+}
+
+
+def _crossed(
+    families: Iterable[tuple[str, bank.Pair]], frames: Mapping[str, str]
+) -> tuple[Condition, ...]:
+    """Every pair in every frame."""
+    return tuple(
+        Condition(
+            f"{family}_{'_'.join(pair)}_{frame}_{level}",
+            filled(text, {"word": pair[side]}),
+            family,
+            level,
+            frame,
+            "_".join(pair),
+        )
+        for family, pair in families
+        for frame, text in frames.items()
+        for side, level in enumerate((POSITIVE, NEGATIVE))
+    )
