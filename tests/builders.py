@@ -43,7 +43,10 @@ class ByteEncoder:
 
 
 class ListEncoder(ByteEncoder):
-    """An Encoder over given pieces: ids are places in the list, the longest match wins."""
+    """An Encoder over given pieces: ids are places in the list, the longest match wins.
+
+    Every prompt is token 0, so that the pieces need not spell the question.
+    """
 
     name = "list"
     tokenizer_digest = "list-1"
@@ -72,7 +75,7 @@ class ListEncoder(ByteEncoder):
         return ids, spans
 
     def render(self, question: str, *, insert: str = "", placement: str = "user_end") -> list[int]:
-        return self.encode(question + insert)
+        return [0]
 
 
 def problems(count: int, *, source: str = "made up") -> list[Problem]:

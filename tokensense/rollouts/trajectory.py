@@ -19,7 +19,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import xarray as xr
@@ -54,6 +54,7 @@ __all__ = [
 LARGEST_ID = 2**31 - 1
 
 
+@runtime_checkable
 class Encoder(Protocol):
     """What tokens and prompts need of a policy; `models.policy.Policy` satisfies it.
 
