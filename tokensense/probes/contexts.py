@@ -1,0 +1,211 @@
+"""The prompts of a store's problems under conditions, and which rollouts may be compared.
+
+Reads  the `/rollouts` node, a policy's tokenizer, conditions.
+Gives  Problems (the node, taken apart); `prompts` of one problem, rendered when asked for and never
+       kept; Survey: verdicts, inserted tokens and sizes of a whole probe, without a model.
+
+Source: own work. Ids are joined, never strings (EleutherAI/lm-evaluation-harness#1053).
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise, takewhile
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Int8, Int32, Int64
+
+from tokensense.errors import ConditionError, PolicyError, StoreError
+from tokensense.probes.answers import wrong_answer
+from tokensense.probes.comparability import UNSCORED, Limits, Prompt, Response, verdicts
+from tokensense.probes.conditions import BASE_CONDITION, Condition, insert_text
+from tokensense.rollouts.table import NO_TEXT, offsets, response_texts, text_of
+from tokensense.rollouts.trajectory import Encoder
+
+Ids = tuple[int, ...]
+
+
+class Problems(NamedTuple):
+    """The problems of a store that have rollouts, in the order of their rollouts.
+
+    Attributes:
+        names: problem ids in the source.
+        questions: as given.
+        answers: the reference answers, None where none is known.
+        wrong_answers: see `answers.wrong_answer`; None where there is none.
+        bases: ids of the base prompts.
+        groups: the rollouts [start, end) of each problem.
+        responses: token ids of every rollout of the store.
+        texts: text of every rollout of the store.
+    """
+
+    names: list[str]
+    questions: list[str]
+    answers: list[str | None]
+    wrong_answers: list[str | None]
+    bases: list[Ids]
+    groups: list[tuple[int, int]]
+    responses: list[Ids]
+    texts: list[str]
+
+
+class Survey(NamedTuple):
+    """A probe before it is scored.
+
+    Attributes:
+        comparability: values of `schema.Comparability`.
+        inserted: prompt tokens beyond the base prompt's; 0 where not applicable.
+        scored: tokens that will be scored for each rollout, all conditions together.
+    """
+
+    comparability: Int8[np.ndarray, "condition rollout"]
+    inserted: Int32[np.ndarray, "condition rollout"]
+    scored: Int64[np.ndarray, " rollout"]
+
+
+def read_problems(rollouts: xr.Dataset, encoder: Encoder) -> Problems:
+    """Take the `/rollouts` node apart.
+
+    Args:
+        rollouts: the node.
+        encoder: the policy that will score.
+
+    Returns:
+        Its problems; those without a rollout are left out.
+
+    Raises:
+        StoreError: ids or prompts of the store are not this policy's: another tokenizer or another
+            chat template made them.
+    """
+    stored = rollouts.attrs.get("tokenizer_digest")
+    if stored != encoder.tokenizer_digest:
+        raise StoreError(
+            f"a policy with the store's tokenizer is needed; the store's ids are by "
+            f"{rollouts.attrs.get('tokenizer')!r} (digest {str(stored)[:12]}), "
+            f"`{encoder.name}` has digest {encoder.tokenizer_digest[:12]}. Import the traces again "
+            "with this policy, or score with the other."
+        )
+    names, questions, answers = (
+        text_of(rollouts, name) for name in ("problem_name", "question", "answer")
+    )
+    known = np.asarray(rollouts["answer"]) != NO_TEXT
+    texts = [raw.decode("utf-8", "replace") for raw in response_texts(rollouts)]
+    wrong = np.asarray(rollouts["reward"]) == 0
+    found = Problems([], [], [], [], [], [], _split(rollouts, "token_id", "length"), texts)
+    prompts = _split(rollouts, "prompt_id", "prompt_length")
+    for problem, start, end in _groups(np.asarray(rollouts["problem_of"])):
+        if prompts[problem] != tuple(encoder.render(questions[problem])):
+            raise StoreError(
+                f"the store's base prompts need to be those that `{encoder.name}` renders; they "
+                f"differ for problem {names[problem]!r}. Its chat template has changed: import the "
+                "traces again, or load the policy that they were imported with."
+            )
+        answer = answers[problem] if known[problem] and answers[problem].strip() else None
+        failed = [texts[i] for i in range(start, end) if wrong[i]]
+        found.names.append(names[problem])
+        found.questions.append(questions[problem])
+        found.answers.append(answer)
+        found.wrong_answers.append(answer and wrong_answer(answer, failed, encoder=encoder))
+        found.bases.append(prompts[problem])
+        found.groups.append((start, end))
+    return found
+
+
+def prompts(
+    problems: Problems, index: int, conditions: Sequence[Condition], *, encoder: Encoder
+) -> list[Prompt]:
+    """Prompts of one problem.
+
+    Args:
+        problems: see `read_problems`.
+        index: which of them.
+        conditions: of a probe, or the base.
+        encoder: renders.
+
+    Returns:
+        One a condition, in their order; without ids where the condition needs what is not known.
+
+    Raises:
+        ConditionError: the policy's template cannot take the text; problem and condition are named.
+    """
+    found = []
+    for condition in conditions:
+        text = insert_text(
+            condition,
+            question=problems.questions[index],
+            answer=problems.answers[index],
+            wrong_answer=problems.wrong_answers[index],
+        )
+        if condition == BASE_CONDITION:
+            ids: Iterable[int] = problems.bases[index]
+        elif text is None or not text.strip():
+            ids = ()
+        else:
+            try:
+                ids = encoder.render(
+                    problems.questions[index], insert=text, placement=condition.placement
+                )
+            except PolicyError as cause:
+                raise ConditionError(
+                    f"condition `{condition.name}` needs a prompt for problem "
+                    f"{problems.names[index]!r}; the policy refuses: {cause}"
+                ) from cause
+        found.append(Prompt(condition, text or "", tuple(ids)))
+    return found
+
+
+def survey(
+    problems: Problems, conditions: Sequence[Condition], *, encoder: Encoder, limits: Limits
+) -> Survey:
+    """Compare every prompt of a probe with its base; nothing is scored.
+
+    Args:
+        problems: see `read_problems`.
+        conditions: of one probe: pairs are found among them.
+        encoder: renders.
+        limits: see `comparability.limits`.
+
+    Raises:
+        ConditionError: see `prompts`.
+    """
+    shape = (len(conditions), len(problems.responses))
+    comparability, inserted = np.zeros(shape, np.int8), np.zeros(shape, np.int32)
+    lengths = np.array([len(ids) for ids in problems.responses], np.int64)
+    for index, (start, end) in enumerate(problems.groups):
+        base = problems.bases[index]
+        asked = prompts(problems, index, conditions, encoder=encoder)
+        group = [Response(problems.texts[i], int(lengths[i])) for i in range(start, end)]
+        comparability[:, start:end] = verdicts(base, asked, group, limits=limits)
+        added = [len(prompt.ids) - len(base) if prompt.ids else 0 for prompt in asked]
+        inserted[:, start:end] = np.array(added, np.int32)[:, None]
+    scored = (~np.isin(comparability, UNSCORED)).sum(axis=0) * lengths
+    return Survey(comparability, inserted, scored)
+
+
+def unique_tokens(sequences: Iterable[Ids]) -> int:
+    """Tokens left when common beginnings are computed once: nodes of the tree of the sequences.
+
+    >>> unique_tokens([(1, 2, 3), (1, 2, 4), (1, 2, 3)])
+    4
+    """
+    total, last = 0, Ids()
+    for ids in sorted(set(sequences)):
+        alike = takewhile(lambda pair: pair[0] == pair[1], zip(ids, last, strict=False))
+        shared = sum(1 for _ in alike)
+        total += len(ids) - shared
+        last = ids
+    return total
+
+
+def _split(rollouts: xr.Dataset, ids: str, lengths: str) -> list[Ids]:
+    """A flat array of ids, one tuple a row of its lengths."""
+    bound = offsets(np.asarray(rollouts[lengths])).tolist()
+    flat = np.asarray(rollouts[ids]).tolist()
+    return [tuple(flat[a:b]) for a, b in pairwise(bound)]
+
+
+def _groups(problem_of: np.ndarray) -> list[tuple[int, int, int]]:
+    """(problem, first rollout, end) of each run of rollouts of one problem."""
+    edges = np.flatnonzero(np.diff(problem_of)) + 1
+    bounds = [0, *edges.tolist(), len(problem_of)]
+    return [(int(problem_of[a]), a, b) for a, b in pairwise(bounds) if b > a]
