@@ -1,0 +1,141 @@
+"""From hidden states to log-probabilities: the one function that does it, for scorer and sampler.
+
+Reads  final hidden states and the model's head (weight, bias, scale, softcap).
+Gives  head_of, log_statistics.
+Sign   logp <= 0 and entropy >= 0, nats.
+Source online softmax in vocabulary tiles, as in cut cross-entropy (apple/ml-cross-entropy), with
+       one sum more for the entropy and one for sum p^2.
+
+No tensor of rows x vocabulary is ever made. Everything after the matrix product is float32, also
+for a bfloat16 model: log-softmax in bfloat16 is off by .05 nats. `torch.log_softmax` on CPU is not
+used: it is biased by 1e-5 nats a token over 49k columns.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Float32, Int64
+from torch import Tensor
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from tokensense.errors import PolicyError
+
+ROWS, TILE = 512, 4096  # 8 MB of logits at a time; part of what decides the last bits of a score
+
+
+class Head(NamedTuple):
+    """The last linear map of a model, and what it does to its output.
+
+    logits = softcap * tanh(scale * (weight @ hidden + bias) / softcap), softcap inf meaning none.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    scale: float
+    softcap: float
+
+
+class LogStatistics(NamedTuple):
+    """What is kept of the next-token distribution p of each row; (row,) each.
+
+    logp: log p(target), nats. entropy: nats. p_max: largest probability. p_square_sum: sum of p^2.
+    """
+
+    logp: Float32[Tensor, " row"]
+    entropy: Float32[Tensor, " row"]
+    p_max: Float32[Tensor, " row"]
+    p_square_sum: Float32[Tensor, " row"]
+
+
+def head_of(model: PreTrainedModel) -> Head:
+    """The head of a causal language model, with the logit scale and softcap of its config.
+
+    Raises:
+        PolicyError: the model has no head.
+    """
+    linear = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    if linear is None:
+        raise PolicyError(
+            f"Log-probabilities need a language-model head; {type(model).__name__} has none. "
+            "Load the model as a causal language model."
+        )
+    config = model.config.get_text_config()
+    # Cohere multiplies logits by `logit_scale`, Granite divides them by `logits_scaling`.
+    scale = float(getattr(config, "logit_scale", None) or 1.0)
+    scale /= float(getattr(config, "logits_scaling", None) or 1.0)
+    softcap = float(getattr(config, "final_logit_softcapping", None) or math.inf)
+    return Head(linear.weight, getattr(linear, "bias", None), scale, softcap)
+
+
+def log_statistics(
+    hidden: Float[Tensor, "row hidden"],
+    targets: Int64[Tensor, " row"],
+    head: Head,
+    *,
+    temperature: float = 1.0,
+    rows: int = ROWS,
+    tile: int = TILE,
+) -> LogStatistics:
+    """Log-probability of each target, and the shape of the distribution that it comes from.
+
+    Args:
+        hidden: the backbone's output, after its final norm.
+        targets: id whose probability is asked for, below the head's width.
+        head: as `head_of` gives it; the softmax runs over its whole width, padding included.
+        temperature: logits are divided by it, after scale and softcap.
+        rows: rows at a time.
+        tile: columns of the vocabulary at a time.
+    """
+    blocks = [
+        _row_block(h, t, head, temperature=temperature, tile=tile)
+        for h, t in zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True)
+    ]
+    return LogStatistics(*(torch.cat(parts) for parts in zip(*blocks, strict=True)))
+
+
+def _row_block(
+    hidden: Tensor, targets: Tensor, head: Head, *, temperature: float, tile: int
+) -> LogStatistics:
+    """`log_statistics` of some rows: running maximum m, and sums over e = exp(logit - m)."""
+    maximum = total = weighted = squares = chosen = torch.empty(0)
+    for start in range(0, head.weight.shape[0], tile):
+        logits = _logits(hidden, head, start, start + tile)
+        if temperature != 1.0:
+            logits = logits.div_(temperature)
+        here = (targets - start).clamp_(0, logits.shape[1] - 1)
+        inside = (targets >= start) & (targets < start + logits.shape[1])
+        logit = logits.gather(1, here[:, None])[:, 0]
+        top = logits.amax(-1)
+        if start == 0:
+            maximum, total, weighted, squares = top, *(torch.zeros_like(top) for _ in range(3))
+            chosen = logit
+        chosen = torch.where(inside, logit, chosen)
+        new = torch.maximum(maximum, top)
+        fall, shrink = maximum - new, (maximum - new).exp()
+        maximum = new
+        below = logits.sub_(maximum[:, None])
+        e = below.exp()
+        # The old sums move to the new maximum. `weighted` is the sum of e * (logit - maximum).
+        weighted = shrink * (weighted + fall * total) + below.mul_(e).sum(-1)
+        total = shrink * total + e.sum(-1)
+        squares = shrink.square() * squares + e.square_().sum(-1)
+    log_total = total.log()
+    return LogStatistics(
+        logp=(chosen - maximum) - log_total,
+        entropy=(log_total - weighted / total).clamp_(min=0.0),
+        p_max=total.reciprocal(),
+        p_square_sum=squares / total.square(),
+    )
+
+
+def _logits(hidden: Tensor, head: Head, start: int, end: int) -> Float32[Tensor, "row tile"]:
+    """Logits of columns [start, end), float32, scale and softcap applied."""
+    bias = None if head.bias is None else head.bias[start:end]
+    logits = functional.linear(hidden, head.weight[start:end], bias).float()
+    if head.scale != 1.0:
+        logits = logits.mul_(head.scale)
+    if head.softcap != math.inf:
+        logits = logits.div_(head.softcap).tanh_().mul_(head.softcap)
+    return logits
