@@ -1,0 +1,396 @@
+"""The store of a study: one zarr v3 folder that plain xarray opens and that a kill cannot harm.
+
+Reads  Datasets and block arrays; headers that say everything which decides the bytes of a probe.
+Gives  /rollouts, /probes/<name> and other nodes such as /stats/<analysis>; groups above them hold
+       attributes only (DataTree refuses children whose `token` differs from a parent's).
+Sign   none of its own.
+
+Rollouts are fixed before a probe starts. A probe computes blocks of whole rollouts; each is written
+aside, flushed and renamed. When all are done one writer assembles the flat arrays aside and moves
+them in. No timestamps, hosts or process numbers are in the nodes: apart from attribute `provenance`
+(versions, commit, command of the first start) a resumed store equals an uninterrupted one.
+
+Source: own work; the CF contiguous ragged array.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+import xarray as xr
+
+from tokensense.errors import LockError, StoreError
+from tokensense.schema import ROLLOUTS
+from tokensense.store import blocks as block_files
+from tokensense.store import layout, probing, provenance, tree
+from tokensense.store.lock import WriterLock, read_holder
+from tokensense.store.probing import Plan
+from tokensense.store.tree import METADATA, WORK, OnEvent
+
+Mode = Literal["a", "r", "blocks"]
+# Replaced never, and large: opened lazily. Other nodes can be replaced under a reader.
+IMMUTABLE = ("/rollouts", "/probes/")
+
+
+def _silent(event: str) -> None:
+    """What happens at each step of writing: nothing; tests put faults here."""
+
+
+class Archive:
+    """A store on disk.
+
+    Args:
+        path: folder of the store; made if it is missing (mode "a").
+        mode: "a" reads and writes; "r" reads, takes no lock and changes nothing; "blocks" is for
+            the other processes of one run: it writes blocks of a probe that the process with mode
+            "a" has started, and nothing else.
+        timeout: seconds to wait for another writer; 0 refuses at once.
+        on_event: called with the name of each step of writing; for tests.
+
+    The lock is taken for each write and given back after it; from `start_probe` to `assemble_probe`
+    it is kept. `close`, or the end of a ``with`` block, gives it back.
+
+    Raises:
+        StoreError: the folder is missing (mode "r"), is no store, or has another format version.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        mode: Mode = "a",
+        timeout: float = 0.0,
+        on_event: OnEvent = _silent,
+    ) -> None:
+        self.path = Path(path)
+        self.mode = mode
+        self._on_event = on_event
+        self._work = self.path / WORK
+        self._lock = WriterLock(self._work, timeout=timeout)
+        self._plans: dict[str, Plan] = {}
+        if mode == "a" and tree.is_new(self.path):
+            with self._writing(f"the new store {self.path}"):
+                pass
+        tree.require_format(self.path)
+        # Whoever ends well takes his name off; if he is still at it, he tidies up himself.
+        if mode == "a" and read_holder(self._work) is not None:
+            with suppress(LockError), self._writing(f"what was left in {self.path}"):
+                pass
+
+    def __repr__(self) -> str:
+        return f"Archive({str(self.path)!r}, mode={self.mode!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the lock back, whatever was under way; unfinished probes stay resumable."""
+        self._plans.clear()
+        self._lock.release(force=True)
+
+    # Reading
+
+    def nodes(self) -> list[str]:
+        """Paths of all finished nodes, "/rollouts" first."""
+        return list(tree.leaves(self.path))
+
+    def read(self, node: str) -> xr.Dataset:
+        """A node as it was written; /rollouts and /probes lazily, others loaded.
+
+        Raises:
+            StoreError: there is no such node, or its probe is not finished.
+        """
+        node = _node(node)
+        if not (self.path / node[1:] / METADATA).is_file():
+            raise StoreError(self._missing(node))
+        found = xr.open_dataset(
+            self.path,
+            engine="zarr",
+            group=node[1:],
+            consolidated=True,
+            chunks=None,
+            decode_times=False,
+            decode_timedelta=False,
+        )
+        if not node.startswith(IMMUTABLE):
+            found = found.load()
+        return layout.decode_texts(found)
+
+    def rollouts(self) -> xr.Dataset:
+        """Node /rollouts, lazily: `schema.ROLLOUTS`.
+
+        Raises:
+            StoreError: none were written yet.
+        """
+        return self.read("/rollouts")
+
+    def _missing(self, node: str) -> str:
+        name = node.removeprefix("/probes/")
+        have = ", ".join(self.nodes()) or "none"
+        if name != node and probing.has_plan(self._work, name):
+            plan, done = self._plan(name), self.done_blocks(name)
+            return (
+                f"reading {node} needs a finished probe; {len(done)} of {len(plan.blocks)} blocks "
+                "are done. Run the probe again: it goes on where it was."
+            )
+        return f"reading {node} needs that node in {self.path}; it has: {have}. Make it first."
+
+    # Writing
+
+    def write_rollouts(self, dataset: xr.Dataset) -> None:
+        """Fix the rollouts of the store; writing equal ones again does nothing.
+
+        Args:
+            dataset: `schema.ROLLOUTS`, exactly.
+
+        Raises:
+            SchemaError: the Dataset is not as the schema says; every difference is named.
+            StoreError: other rollouts are there already.
+        """
+        offered = layout.conform(dataset, ROLLOUTS, what="/rollouts")
+        offered.attrs["digest"] = layout.content_digest(offered)
+        with self._writing("/rollouts"):
+            if (self.path / "rollouts" / METADATA).exists():
+                with self.rollouts() as stored:
+                    found = layout.differences(stored, offered)
+                if found:
+                    raise StoreError(
+                        "a store needs the same rollouts from start to end, and it has some "
+                        f"already; the new ones differ: {probing.listed(found)}. "
+                        "Use another store for other rollouts; nothing was written."
+                    )
+                return
+            self._publish("/rollouts", offered)
+
+    def write_node(self, node: str, dataset: xr.Dataset) -> None:
+        """Write or replace a node such as /stats/<analysis>, as a whole.
+
+        Args:
+            node: two names, the first not `rollouts` or `probes`.
+            dataset: any Dataset of numbers, booleans and texts. Texts are stored as int32 flags
+                and come back as texts.
+
+        Raises:
+            StoreError: the path is not allowed.
+            SchemaError: the Dataset holds what cannot be stored portably.
+        """
+        node = _node(node)
+        if node.count("/") != 2 or node.split("/")[1] in ("rollouts", "probes"):
+            raise StoreError(
+                f"a node needs a path such as /stats/<analysis>; it is {node!r}. "
+                "Rollouts are written by write_rollouts, probes by start_probe and write_block."
+            )
+        encoded = layout.encode_texts(dataset, what=node)
+        with self._writing(node):
+            self._publish(node, encoded)
+
+    def _publish(self, node: str, dataset: xr.Dataset) -> None:
+        stamped = dataset.assign_attrs(
+            {layout.PROVENANCE: json.dumps(provenance.stamp(), sort_keys=True)}
+        )
+        tree.publish(
+            self.path,
+            node,
+            lambda folder: layout.write_dataset(stamped, folder),
+            on_event=self._on_event,
+        )
+        provenance.log(self._work, "written", node=node)
+
+    # Probes
+
+    def start_probe(
+        self, name: str, header: Mapping[str, Any], blocks: Sequence[tuple[int, int]]
+    ) -> list[int]:
+        """Start a probe or go on with it; takes the lock and keeps it until `assemble_probe`.
+
+        Args:
+            name: name of the probe.
+            header: everything that decides its bytes: `conditions` (a list, one entry a condition),
+                `policy_digest`, `tokenizer_digest`, `template_digest`, scoring settings; JSON.
+            blocks: rollouts [start, stop) of each block, in order and without gaps.
+
+        Returns:
+            Numbers of the blocks to compute, ascending; empty if the probe is finished. Damaged
+            blocks were removed and are among them.
+
+        Raises:
+            SchemaError: header or blocks are not as needed.
+            StoreError: the probe was started with another header, or the store was made with
+                another policy, tokenizer or chat template; nothing was changed.
+            LockError: another process writes to the store.
+        """
+        _require_name(name)
+        with self._writing(f"probe {name!r}"):
+            rollouts = self.rollouts()
+            plan = Plan.make(name, header, blocks, rollouts=rollouts)
+            probing.require_identity(self.path, plan, rollouts.attrs)
+            if self.is_finished(name):
+                probing.require_equal(probing.header_of(self.path, name), plan.header, name)
+                return []
+            folder = probing.start(self._work, plan)
+            damaged = block_files.clean(folder)
+            if name not in self._plans:
+                self._lock.acquire()
+                self._plans[name] = plan
+            missing = sorted(set(range(len(plan.blocks))) - self.done_blocks(name))
+            provenance.log(
+                self._work,
+                "probe started",
+                node=f"/probes/{name}",
+                missing=len(missing),
+                damaged=damaged,
+                stamp=plan.stamp,
+            )
+        return missing
+
+    def is_finished(self, name: str) -> bool:
+        """Is the probe assembled?"""
+        return (self.path / "probes" / name / METADATA).is_file()
+
+    def _plan(self, name: str) -> Plan:
+        """The plan of an unfinished probe."""
+        if name not in self._plans and not probing.has_plan(self._work, name):
+            raise StoreError(
+                f"blocks of probe {name!r} need a probe that was started; it was not, or it is "
+                "finished. Call start_probe first."
+            )
+        return self._plans.get(name) or probing.read_plan(self._work, name)
+
+    def done_blocks(self, name: str) -> set[int]:
+        """Numbers of the blocks that are done: of all blocks, if the probe is finished."""
+        if self.is_finished(name):
+            return set(range(len(probing.attributes_of(self.path, name)["block_stops"])))
+        return set(block_files.done(probing.folder_of(self._work, name)))
+
+    def write_block(self, name: str, index: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write one block; when this returns it survives a kill and a power cut.
+
+        Args:
+            name: the probe.
+            index: number of the block.
+            arrays: every variable of `schema.PROBE`, (condition, token of the block) or
+                (condition, rollout of the block).
+
+        Raises:
+            SchemaError: names, dtypes, shapes or flags are not as needed.
+            StoreError: the probe was not started, the block is done with other bytes, or the disk
+                is full.
+        """
+        if self.mode == "r":
+            raise StoreError(self._forbidden(f"a block of probe {name!r}"))
+        plan = self._plan(name)
+        plan.require_block(index, arrays)
+        folder = probing.folder_of(self._work, name)
+        with tree.disk(folder, f"block {index} of probe {name!r}"):
+            block_files.write(folder, index, arrays, on_event=self._on_event)
+
+    def read_block(self, name: str, index: int) -> dict[str, np.ndarray]:
+        """Arrays of a finished block of an unfinished probe.
+
+        Raises:
+            StoreError: it is not done, or damaged.
+        """
+        done = block_files.done(probing.folder_of(self._work, name))
+        if index not in done:
+            raise StoreError(
+                f"block {index} of probe {name!r} needs to be done; done are {sorted(done)[:20]}. "
+                "Run the probe again, or read the node if the probe is finished."
+            )
+        return block_files.read(done[index])
+
+    def assemble_probe(
+        self,
+        name: str,
+        *,
+        coords: Mapping[str, xr.Variable | xr.DataArray],
+        attrs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Make /probes/<name> of the blocks and remove them; gives the lock back.
+
+        Memory is that of one shard, whatever the number of tokens.
+
+        Args:
+            name: the probe; if it is finished, nothing happens.
+            coords: variables over `condition`, among them `condition` itself.
+            attrs: attributes of the node.
+
+        Raises:
+            SchemaError: coordinates or attributes are not as needed.
+            StoreError: blocks are missing or damaged (these are removed), or the disk is full.
+        """
+        with self._writing(f"assembly of probe {name!r}"):
+            if not self.is_finished(name):
+                plan = self._plan(name)
+                frame = plan.frame(coords, attrs or {}, rollouts=self.rollouts())
+                files = probing.all_blocks(self._work, plan)
+                tree.publish(
+                    self.path,
+                    f"/probes/{name}",
+                    lambda folder: probing.assemble(
+                        folder, plan, files, frame=frame, on_event=self._on_event
+                    ),
+                    on_event=self._on_event,
+                )
+                provenance.log(self._work, "assembled", node=f"/probes/{name}")
+            probing.remove(self._work, name)
+            self._on_event("probe:cleaned")
+            if self._plans.pop(name, None) is not None:
+                self._lock.release()
+
+    # Locking
+
+    @contextmanager
+    def _writing(self, what: str) -> Iterator[None]:
+        """Hold the lock; whoever takes it first finishes what a killed writer left."""
+        if self.mode != "a":
+            raise StoreError(self._forbidden(what))
+        with tree.disk(self.path, what):
+            fresh = self._lock.acquire()
+            try:
+                if fresh:
+                    self._prepare()
+                yield
+            finally:
+                self._lock.release()
+
+    def _prepare(self) -> None:
+        """Make the root of a new store, or roll an old one forward."""
+        if tree.is_new(self.path):
+            tree.write_group(self.path, dict(tree.ROOT))
+        tree.require_format(self.path)
+        for node in tree.roll_forward(self.path, on_event=self._on_event):
+            provenance.log(self._work, "rolled forward", node=node)
+
+    def _forbidden(self, what: str) -> str:
+        return (
+            f"writing {what} needs mode 'a'; this archive was opened with mode {self.mode!r}. "
+            f"Open it with Archive({str(self.path)!r})."
+        )
+
+
+def _node(node: str) -> str:
+    """A node's path in its one spelling, "/stats/shifts"."""
+    parts = node.strip("/").split("/")
+    for part in parts:
+        _require_name(part)
+    return "/" + "/".join(parts)
+
+
+def _require_name(name: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_+-]*", name):
+        raise StoreError(
+            f"a node needs a name of letters, digits, '_', '-' and '+'; it is {name!r}. Rename it."
+        )

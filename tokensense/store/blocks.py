@@ -1,0 +1,125 @@
+"""Blocks of whole rollouts: files that are there whole, or not there.
+
+Reads  arrays of one block, name -> (condition, token or rollout of the block).
+Gives  one file a block, written aside, flushed and renamed. The rename is the done-mark. The name
+       holds the block's number and the sha256 of its bytes, so a damaged file is found and a block
+       that came out otherwise a second time is, too.
+
+Format: NumPy's `.npz`, uncompressed, never pickled.
+
+Source: own work (prime-rl's ready markers do the same for folders).
+"""
+
+import hashlib
+import io
+import os
+import re
+import secrets
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tokensense.errors import StoreError
+from tokensense.store.tree import OnEvent, sync_folder
+
+NAME = re.compile(r"(\d{6,})-([0-9a-f]{64})\.npz")
+PIECE = 2**20
+
+
+def write(folder: Path, index: int, arrays: Mapping[str, np.ndarray], *, on_event: OnEvent) -> Path:
+    """Write one block; a block that is there already with the same bytes is left alone.
+
+    Args:
+        folder: where the probe's blocks lie.
+        index: number of the block.
+        arrays: what it holds.
+        on_event: called before data, after each piece, before fsync and before rename; for tests.
+
+    Returns:
+        The finished file.
+
+    Raises:
+        StoreError: the block is there with other bytes.
+    """
+    buffer = io.BytesIO()
+    ordered: dict[str, Any] = {name: arrays[name] for name in sorted(arrays)}
+    np.savez(buffer, **ordered)
+    payload = buffer.getbuffer()
+    final = folder / f"{index:06d}-{hashlib.sha256(payload).hexdigest()}.npz"
+    if final.exists():
+        return final
+    if other := next(folder.glob(f"{index:06d}-*.npz"), None):
+        raise StoreError(
+            f"block {index} needs to come out the same each time; {other} is done with other "
+            "bytes than now. The first result stands: leave out blocks that are done. If the "
+            "device is not deterministic, let one process score one block."
+        )
+    aside = folder / f"{index:06d}.{os.getpid()}.{secrets.token_hex(4)}.part"
+    on_event("block:begin")
+    try:
+        with aside.open("xb") as file:
+            on_event("block:data")
+            for start in range(0, len(payload), PIECE):
+                file.write(payload[start : start + PIECE])
+                on_event("block:piece")
+            file.flush()
+            on_event("block:fsync")
+            os.fsync(file.fileno())
+        on_event("block:rename")
+        aside.rename(final)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    sync_folder(folder)
+    on_event("block:done")
+    return final
+
+
+def done(folder: Path) -> dict[int, Path]:
+    """Finished blocks by number; only names are looked at."""
+    found = ((NAME.fullmatch(path.name), path) for path in sorted(folder.glob("*.npz")))
+    return {int(match[1]): path for match, path in found if match}
+
+
+def is_intact(path: Path) -> bool:
+    """Does the file hold the bytes that its name promises?"""
+    match = NAME.fullmatch(path.name)
+    try:
+        with path.open("rb") as file:
+            return match is not None and hashlib.file_digest(file, "sha256").hexdigest() == match[2]
+    except OSError:
+        return False
+
+
+def clean(folder: Path) -> list[int]:
+    """Remove unfinished files and damaged blocks, so that these are computed again.
+
+    Returns:
+        Numbers of the damaged blocks.
+    """
+    for stray in folder.glob("*.part"):
+        stray.unlink(missing_ok=True)
+    damaged = [index for index, path in done(folder).items() if not is_intact(path)]
+    for index in damaged:
+        for path in folder.glob(f"{index:06d}-*.npz"):
+            path.unlink()
+    return damaged
+
+
+def read(path: Path, *names: str) -> dict[str, np.ndarray]:
+    """Arrays of a block, all of them or those named; each is read through its checksum.
+
+    Raises:
+        StoreError: the file is damaged.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            return {name: found[name] for name in names or found.files}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as cause:
+        raise StoreError(
+            f"a block needs a whole file; reading {path} gave {cause!r}. "
+            "Run the probe again: damaged blocks are computed again, the others are kept."
+        ) from cause

@@ -1,0 +1,95 @@
+"""What a store holds, in numbers: the source of `tokensense info`.
+
+Reads  an Archive, running or finished; takes no lock and changes nothing.
+Gives  a mapping of plain JSON values.
+
+Source: own work.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+
+from tokensense.store import blocks as block_files
+from tokensense.store import layout, probing, provenance
+from tokensense.store.archive import Archive
+from tokensense.store.lock import read_holder
+from tokensense.store.tree import METADATA, WORK, read_json
+
+
+def info(archive: Archive) -> dict[str, Any]:
+    """Sizes, nodes, blocks done and missing, holder and history.
+
+    Args:
+        archive: a store opened in any mode.
+
+    Returns:
+        `path`, `format_version`, `bytes` (of everything on disk), `nodes` (path -> bytes, sizes of
+        dims, variables, attributes), `probes` (name -> state "finished" or "unfinished", blocks,
+        done, missing, tokens, bytes), `holder` (of the lock, or None), `history` (events).
+    """
+    work = archive.path / WORK
+    holder = read_holder(work)
+    names = [node.removeprefix("/probes/") for node in archive.nodes() if "/probes/" in node]
+    return {
+        "path": str(archive.path),
+        "format_version": read_json(archive.path / METADATA, what="the store")["attributes"][
+            "format_version"
+        ],
+        "bytes": size_of(archive.path),
+        "nodes": {node: _node(archive, node) for node in archive.nodes()},
+        "probes": {
+            **{name: _finished(archive, name) for name in names},
+            **{name: _unfinished(work, name) for name in probing.unfinished(work)},
+        },
+        "holder": None if holder is None else holder._asdict(),
+        "history": provenance.history(work),
+    }
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files below a folder; files that vanish meanwhile count nothing."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except FileNotFoundError:
+            continue
+    return total
+
+
+def _node(archive: Archive, node: str) -> dict[str, Any]:
+    with xr.open_dataset(
+        archive.path, engine="zarr", group=node[1:], consolidated=True, chunks=None,
+        decode_times=False, decode_timedelta=False,
+    ) as found:  # fmt: skip
+        return {
+            "bytes": size_of(archive.path / node[1:]),
+            "sizes": {str(dim): size for dim, size in found.sizes.items()},
+            "variables": [str(name) for name in found.variables],
+            "attributes": layout.plain_attributes(found.attrs, what=node),
+        }
+
+
+def _finished(archive: Archive, name: str) -> dict[str, Any]:
+    blocks = len(probing.attributes_of(archive.path, name)["block_stops"])
+    return {
+        "state": "finished",
+        "blocks": blocks,
+        "done": blocks,
+        "missing": [],
+        "bytes": size_of(archive.path / "probes" / name),
+    }
+
+
+def _unfinished(work: Path, name: str) -> dict[str, Any]:
+    plan, folder = probing.read_plan(work, name), probing.folder_of(work, name)
+    done = block_files.done(folder)
+    return {
+        "state": "unfinished",
+        "blocks": len(plan.blocks),
+        "done": len(done),
+        "missing": [index for index in range(len(plan.blocks)) if index not in done],
+        "bytes": size_of(folder),
+    }
