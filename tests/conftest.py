@@ -1,0 +1,27 @@
+"""Settings that every test runs under: no network, no screen, the same examples on every run."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# Read when transformers, huggingface_hub and matplotlib are first imported, so they are set here.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRANSFORMERS_OFFLINE"] = "1"
+os.environ["MPLBACKEND"] = "Agg"
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# Derandomized: a failure in CI is the same failure on the desk. No deadline: the machine is shared.
+settings.register_profile("tokensense", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("tokensense")
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Folder of research notes and data outside the repository; skips where it is absent."""
+    beside = Path(__file__).parents[2] / "shared"
+    folder = Path(os.environ.get("TOKENSENSE_SHARED", beside))
+    if not folder.is_dir():
+        pytest.skip(f"needs the shared folder; {folder} is missing, TOKENSENSE_SHARED can name it")
+    return folder
