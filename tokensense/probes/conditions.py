@@ -5,10 +5,10 @@ Gives  Condition, insert_text, and CATALOGUE: probe name -> builder of its condi
 Sign   level `pos` is the favorable side (correct, praise is its tone, right answer), `neg` the
        other; for a placebo the first word is `pos` and that means nothing.
 
-A pair (conditions equal in family, frame, wording, tone and placement, one `pos`, one `neg`)
-differs in one word and inserts equally many tokens; word pairs for which that fails under the
-given tokenizer are passed over, and the builder refuses when too few are left. `base`, the context
-without any insertion, is never part of a probe: it has a node of its own.
+A pair (conditions equal in family, frame, wording and placement, one `pos`, one `neg`) differs in
+one word and inserts equally many tokens; word pairs for which that fails under the given tokenizer
+are passed over, and the builder refuses when too few are left. `base`, the context without any
+insertion, is never part of a probe: it has a node of its own.
 
 Source: methods/statistics.md B and 3.4 (frames crossed with one-word pairs, placebo families),
 cscr.md 1.2 and 5.6 (published pair, outcome x tone, answers as positive control). Departure: the
@@ -39,7 +39,7 @@ from tokensense.schema import BASE, NEGATIVE, NO_LEVEL, POSITIVE, VERDICT
 LEVELS = (POSITIVE, NEGATIVE, NO_LEVEL)
 PLACEMENTS = ("user_end", "user_start", "system")
 NONE = "none"
-CONFOUNDED = "confounded"
+PRAISE, BLAME = "praise", "blame"
 _PLACEHOLDER = re.compile(r"\{(question|answer|wrong_answer|word)\}")
 
 
@@ -55,7 +55,7 @@ class Condition:
         level: the word's side: pos, neg, or none.
         frame: the sentence around the word.
         wording: the word pair.
-        tone: praise, blame, none, or confounded (praise where pos, blame where neg).
+        tone: praise, blame, or none; the text's, whatever the level.
         placement: user_end, user_start or system.
         word: stands for {word} in `text`; "" where the text has none.
     """
@@ -125,49 +125,50 @@ def insert_text(
     return filled(condition.text, {name: value or "" for name, value in values.items()})
 
 
-def pair_key(condition: Condition) -> tuple[str, str, str, str, str]:
-    """What the two sides of a pair have in common."""
-    return (
-        condition.family,
-        condition.frame,
-        condition.wording,
-        condition.tone,
-        condition.placement,
-    )
+def shown_text(condition: Condition) -> str:
+    """The text with its word in it, for people; what depends on the problem stays as {name}."""
+    return filled(condition.text, {"word": condition.word}) if condition.word else condition.text
+
+
+def pair_key(condition: Condition) -> tuple[str, str, str, str]:
+    """What the sides of a pair have in common; with tones, the cells of a factorial."""
+    return condition.family, condition.frame, condition.wording, condition.placement
 
 
 def require_conditions(probe: str, conditions: Sequence[Condition]) -> None:
     """Check a probe before it is scored.
 
     Raises:
-        ConditionError: no condition, a name that is taken twice, `base` among the names, two
-            conditions for one side of a pair, or an empty text.
+        ConditionError: there is no condition; a name is there twice or is that of the base; a text
+            is empty; or the levels of a pair are not one `pos` and one `neg` (one each a tone).
     """
     if not conditions:
         raise ConditionError(
             f"probe `{probe}` needs at least one condition; it has none. Name another probe, or "
-            f"give conditions."
+            "give conditions."
         )
-    sides = {(pair_key(c), c.level) for c in conditions if c.level != NO_LEVEL}
-    for what, have, want in (
-        ("names that differ", len({c.name for c in conditions}), len(conditions)),
-        (
-            "one condition for each side of a pair (family, frame, wording, tone, placement)",
-            len(sides),
-            sum(c.level != NO_LEVEL for c in conditions),
-        ),
-    ):
-        if have != want:
-            raise ConditionError(
-                f"probe `{probe}` needs {what}; {want} conditions give {have}. "
-                f"Change one of {[c.name for c in conditions]}."
-            )
+    names = [condition.name for condition in conditions]
     for condition in conditions:
-        if condition.name == BASE or not condition.text.strip():
+        blank = not condition.text.strip()
+        if condition.name == BASE or names.count(condition.name) > 1 or blank:
             raise ConditionError(
-                f"condition `{condition.name}` of probe `{probe}` needs a name other than `{BASE}` "
-                f"and a text; its text is {condition.text!r}. The base is scored without being "
-                f"asked for."
+                f"each condition of probe `{probe}` needs a name of its own, not `{BASE}`, and a "
+                f"text; `{condition.name}` is there {names.count(condition.name)} times, with the "
+                f"text {condition.text!r}. The base is scored without being asked for."
+            )
+    sides: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    for condition in conditions:
+        if condition.level != NO_LEVEL:
+            tones = sides.setdefault(pair_key(condition), {POSITIVE: [], NEGATIVE: []})
+            tones[condition.level].append(condition.tone)
+    for key, tones in sides.items():
+        first, second = (sorted(tones[level]) for level in (POSITIVE, NEGATIVE))
+        alone = len(first) == len(second) == 1
+        if not alone and (first != second or len(set(first)) < len(first)):
+            raise ConditionError(
+                f"probe `{probe}` needs one `pos` and one `neg` in each family, frame, wording and "
+                f"placement (one each a tone); {'/'.join(key)} has pos in tones {first} and neg in "
+                f"{second}. Add the missing side, or give level `none`."
             )
 
 
@@ -288,7 +289,7 @@ def published(
             level,
             "paragraph",
             "published",
-            tone=CONFOUNDED,
+            tone=(PRAISE, BLAME)[side],
         )
         for side, level in enumerate((POSITIVE, NEGATIVE))
     )
@@ -317,10 +318,10 @@ def outcome_tone(
     chosen = first_frames(bank.OUTCOME_FRAMES, frames)
     counter = Counter(encoder)
     toned: dict[str, dict[str, str]] = {}
-    for side, tone in enumerate(("praise", "blame")):
+    for side, tone in enumerate((PRAISE, BLAME)):
         words = {f"tone_{i + 1}": pair[side] for i, pair in enumerate(tone_pairs(counter, chosen))}
         toned[tone] = {frame: filled(text, words) for frame, text in chosen.items()}
-    pairs = verdict_pairs(counter, toned["praise"], wordings)
+    pairs = verdict_pairs(counter, toned[PRAISE], wordings)
     return tuple(
         Condition(
             f"{VERDICT}_{'_'.join(pair)}_{frame}_{level}_{tone}",

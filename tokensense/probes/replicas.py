@@ -1,0 +1,147 @@
+"""The numerical floor: the same scores once more under another row plan.
+
+Reads  `/rollouts`, the base and one finished probe, a Policy.
+Gives  `/stats/numerical_floor`: quantiles of |stored - replica| for the base's logp, a condition's
+       logp and its shift, over the tokens of a sample of rollouts.
+Sign   differences are absolute, nats.
+
+The replica scores one branch at a time, where the probe scored padded batches: sums are taken in
+another order, and nothing else differs. q99 checks the machine. It is no cut: in float32 nearly
+every shift exceeds it.
+
+Source: methods/statistics.md 3.1 (a).
+"""
+
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from tokensense.errors import StatisticsError, StoreError
+from tokensense.models.plan import Branch
+from tokensense.models.policy import Policy
+from tokensense.models.scorer import score, scoring_settings
+from tokensense.probes.conditions import BASE_CONDITION, Condition
+from tokensense.probes.contexts import Problems, prompts, read_problems
+from tokensense.rollouts.table import offsets
+from tokensense.schema import BASE, Comparability
+from tokensense.store.archive import Archive
+from tokensense.store.probing import header_of
+
+NODE = "/stats/numerical_floor"
+QUANTITIES = ("base", "condition", "shift")
+UNITS = {"units": "nats", "description": "of |stored - replica| over the sampled tokens"}
+
+
+def numerical_floor(
+    archive: Archive,
+    policy: Policy,
+    *,
+    probe: str = "opposed",
+    rollouts: int = 16,
+    seed: int = 0,
+    tokens_per_row: int = 1,
+) -> xr.Dataset:
+    """Score base and the probe's first condition again, for a sample, and write the differences.
+
+    Args:
+        archive: with the base and `probe` finished, open for writing.
+        policy: the one that scored them.
+        probe: name of the probe.
+        rollouts: how many to sample; all where there are fewer.
+        seed: of the sample.
+        tokens_per_row: row plan of the replica; 1 scores one branch at a time.
+
+    Returns:
+        Dataset over `quantity` (base, condition, shift): `q50`, `q99`, `max` in nats, `n` tokens;
+        attributes say which condition, rollouts, seed and row plans. Also written as
+        `/stats/numerical_floor`.
+
+    Raises:
+        StoreError: the probe is not finished, or another policy scored it.
+        StatisticsError: no rollout may be compared under that condition.
+    """
+    stored = {name: archive.read(f"/probes/{name}") for name in (BASE, probe)}
+    header = header_of(archive.path, probe)
+    if header["policy_digest"] != policy.digest:
+        raise StoreError(
+            f"a replica needs the policy that scored probe `{probe}` (digest "
+            f"{header['policy_digest'][:12]}); `{policy.name}` has {policy.digest[:12]}. Load that "
+            f"one."
+        )
+    frozen = archive.rollouts()
+    problems = read_problems(frozen, policy)
+    chosen = _sample(stored, problems, number=rollouts, seed=seed)
+    condition = Condition(**header["conditions"][0])
+    settings = scoring_settings(
+        policy, tokens_per_row=tokens_per_row, temperature=header["temperature"]
+    )
+    branches = _branches(problems, chosen, condition, policy)
+    scores = score(
+        policy,
+        branches,
+        tokens_per_row=tokens_per_row,
+        temperature=header["temperature"],
+    )
+    again = [np.concatenate([s.logp for s in scores[side::2]]) for side in (0, 1)]
+    bound = offsets(np.asarray(frozen["length"]))
+    tokens = np.concatenate([np.arange(bound[i], bound[i + 1]) for i in chosen])
+    first = [stored[name]["logp"].isel(condition=0).values[tokens] for name in (BASE, probe)]
+    found = _quantiles([*first, first[1] - first[0]], [*again, again[1] - again[0]])
+    found.attrs |= {
+        "condition": condition.name,
+        "rollouts": chosen,
+        "seed": seed,
+        "stored_tokens_per_row": header["tokens_per_row"],
+        "replica_tokens_per_row": tokens_per_row,
+        "dtype": settings["dtype"],
+        "device": settings["device"],
+        "description": "numerical floor: the same scores under another row plan",
+        "scored_by": policy.name,
+    }
+    archive.write_node(NODE, found)
+    return found
+
+
+def _sample(
+    stored: dict[str, xr.Dataset], problems: Problems, *, number: int, seed: int
+) -> list[int]:
+    """Rollouts with tokens that may be compared under both first conditions, ascending."""
+    usable = np.array([bool(ids) for ids in problems.responses])
+    for node in stored.values():
+        usable &= node["comparability"].isel(condition=0).values == Comparability.OK
+    places = np.flatnonzero(usable)
+    if not places.size:
+        raise StatisticsError(
+            "a numerical floor needs at least one rollout that may be compared under the probe's "
+            f"first condition; of {usable.size} rollouts there is none. Use another probe."
+        )
+    drawn = np.random.default_rng(seed).choice(places, min(number, places.size), replace=False)
+    return sorted(drawn.tolist())
+
+
+def _branches(
+    problems: Problems, chosen: list[int], condition: Condition, policy: Policy
+) -> list[Branch]:
+    """Base and condition of each chosen rollout, in turn."""
+    found = []
+    for index, (start, end) in enumerate(problems.groups):
+        for rollout in (i for i in chosen if start <= i < end):
+            asked = prompts(problems, index, (BASE_CONDITION, condition), encoder=policy)
+            found += [Branch(prompt.ids, problems.responses[rollout]) for prompt in asked]
+    return found
+
+
+def _quantiles(stored: list[np.ndarray], again: list[np.ndarray]) -> xr.Dataset:
+    """Quantiles of absolute differences, one row a quantity."""
+    apart = [
+        np.abs(np.subtract(a, b, dtype=np.float64)) for a, b in zip(stored, again, strict=True)
+    ]
+    levels: dict[str, Any] = {
+        "q50": [np.quantile(d, 0.5) for d in apart],
+        "q99": [np.quantile(d, 0.99) for d in apart],
+        "max": [d.max() for d in apart],
+    }
+    variables = {name: ("quantity", np.array(values), UNITS) for name, values in levels.items()}
+    count = ("quantity", np.array([d.size for d in apart], np.int64), {"units": "tokens"})
+    return xr.Dataset({**variables, "n": count}, coords={"quantity": list(QUANTITIES)})
