@@ -1,14 +1,14 @@
 """A problem, and what makes two of them the same.
 
 Reads  problems from any source: a task generator, a published file, an imported trace.
-Gives  Problem; `question_key`, equal for equal question texts; merging with everything counted.
+Gives  Problem; `question_key`, equal for equal questions; merging with everything counted.
 
-Two problems are the same when their question texts are, whatever their names. The text is compared in Unicode form C
-with runs of white space as one blank. Case is kept (in mathematics `a` and `A` are two variables), and so are
-compatibility characters (`x²` is not `x2`).
+Two problems are the same when their question texts are, whatever their names. Texts are compared in
+Unicode form C with runs of white space as one blank. Case is kept (in mathematics `a` and `A` are
+two variables), and so are compatibility characters (`x²` is not `x2`).
 
-Source: none published; the DAPO-17k file repeats each problem about 100 times (verl-project/verl#3065), which is why
-every reader merges and says how many it merged.
+Source: own rules. The DAPO-17k file repeats each problem about 100 times (verl-project/verl#3065),
+which is why every reader merges and says how many it merged.
 """
 
 import hashlib
@@ -52,11 +52,11 @@ class Merged(NamedTuple):
 
 
 def question_key(question: str) -> str:
-    """Content hash of a question text: SHA-256, hexadecimal, of the text with its white space normalized.
+    """SHA-256 (hexadecimal) of a question text with its white space normalized.
 
     Problems of equal key are one cluster: the unit of resampling of every interval.
 
-    >>> question_key("What is 1 + 1?") == question_key("  What is\\n1 + 1?")
+    >>> question_key("What is 1 + 1?") == question_key("  What  is 1 + 1? ")
     True
     >>> question_key("Find a.") == question_key("Find A.")
     False
@@ -68,8 +68,8 @@ def question_key(question: str) -> str:
 def merge(problems: Iterable[Problem]) -> Merged:
     """Merge problems of equal question; those whose answers differ are set aside, never merged.
 
-    An unknown answer (None) contradicts nothing: the first known answer is kept. Memory grows with the distinct
-    questions only, so a generator over millions of repeated rows may come in.
+    An unknown answer (None) contradicts nothing: the first known answer is kept. Memory grows with
+    the distinct questions only, so a generator over millions of repeated rows may come in.
 
     Args:
         problems: in the order of the source.
@@ -111,7 +111,7 @@ def deduplicate(problems: Iterable[Problem]) -> tuple[list[Problem], int]:
         Problems of distinct questions, and the number of repeats dropped.
 
     Raises:
-        InputError: a question comes with two different answers; `merge` sets such rows aside instead.
+        InputError: a question comes with two different answers; `merge` sets such rows aside.
     """
     merged = merge(problems)
     if merged.contradictory:
@@ -121,6 +121,7 @@ def deduplicate(problems: Iterable[Problem]) -> tuple[list[Problem], int]:
         )
         raise InputError(
             f"one answer a question is needed; problem {first.name!r} comes with {answers}. "
-            "Remove all but one, or use `tokensense.tasks.problem.merge`, which sets such rows aside and counts them."
+            "Remove all but one, or use `tokensense.tasks.problem.merge`, which sets such rows "
+            "aside and counts them."
         )
     return merged.problems, merged.duplicates
