@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from tokensense.checks import require_range
 from tokensense.errors import PolicyError
 from tokensense.models.head import ROWS, TILE, LogStatistics, head_of, log_statistics
-from tokensense.models.plan import Branch, PaddedBatch, padded_batches
+from tokensense.models.plan import Branch, Row, plan_padded
 from tokensense.models.policy import Policy
 
 TOKENS_PER_ROW = 4096
@@ -68,12 +68,12 @@ def score(
     _require_scorable(policy, branches)
     found: list[Scores | None] = [None] * len(branches)
     with _evaluation(policy.model), torch.inference_mode():
-        for batch in padded_batches(branches, tokens=tokens_per_row):
-            statistics = _score_batch(policy, branches, batch, temperature)
-            for i, part in _per_branch(statistics, branches, batch.branches):
+        for row in plan_padded(branches, tokens_per_row=tokens_per_row):
+            statistics = _score_row(policy, branches, row, temperature)
+            for i, part in _per_branch(statistics, branches, row.branches):
                 found[i] = part
             if progress is not None:
-                progress(len(batch.rows))
+                progress(len(row.rows))
     nothing = np.empty(0, dtype=np.float32)
     return [Scores(nothing, nothing, nothing, nothing) if s is None else s for s in found]
 
@@ -94,15 +94,15 @@ def scoring_settings(
     }
 
 
-def _score_batch(
-    policy: Policy, branches: Sequence[Branch], batch: PaddedBatch, temperature: float
+def _score_row(
+    policy: Policy, branches: Sequence[Branch], row: Row, temperature: float
 ) -> LogStatistics:
-    """Statistics of the batch's response tokens, back to back."""
-    ids = torch.from_numpy(batch.ids).to(policy.device)
-    positions = torch.arange(ids.shape[1], device=policy.device).expand(ids.shape)
+    """Statistics of the row's response tokens, back to back."""
+    ids = torch.from_numpy(row.ids).to(policy.device)
+    positions = torch.from_numpy(row.positions).to(policy.device)
     hidden = _hidden(policy.model, ids, positions).flatten(0, 1)
-    rows = torch.from_numpy(batch.rows).to(policy.device)
-    targets = [np.asarray(branches[i].response, dtype=np.int64) for i in batch.branches]
+    rows = torch.from_numpy(row.rows).to(policy.device)
+    targets = [np.asarray(branches[i].response, dtype=np.int64) for i in row.branches]
     wanted = torch.from_numpy(np.concatenate(targets)).to(policy.device)
     return log_statistics(hidden[rows], wanted, head_of(policy.model), temperature=temperature)
 
