@@ -3,13 +3,14 @@
 from collections.abc import Collection, Iterable
 from importlib import import_module
 from types import ModuleType
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from tokensense.errors import MissingExtraError, SchemaError
 
 
+@runtime_checkable
 class Labelled(Protocol):
     """The little of an xarray object that a check needs."""
 
