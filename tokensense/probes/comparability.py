@@ -5,7 +5,9 @@ Gives  a `schema.Comparability` for each condition and rollout.
 
 What is checked, and which verdict wins where several fail (in this order):
 NOT_APPLICABLE   the text needs an answer that is not known.
-TRUNCATED        prompt and response are longer than the policy's context; nothing is ever cut.
+TRUNCATED        prompt and response are longer than the policy's context (nothing is ever cut),
+                 or the text did not reach the prompt: its ids are those of the base, or of a
+                 condition with another text.
 BOS              BOS is doubled at the start, or comes more or less often than in the base.
 OPENER_DIFFERS   the ids right before the response (the generation prompt) are not the base's.
 OWN_EXAMPLE      the inserted text holds the rollout's own response.
@@ -101,14 +103,14 @@ def verdicts(
     Returns:
         Values of `schema.Comparability`; dims (condition, rollout).
     """
-    unequal = _unequal_pairs(prompts)
+    unequal, lost = _unequal_pairs(prompts), _lost_texts(base, prompts)
     found = np.zeros((len(prompts), len(responses)), np.int8)
     for i, prompt in enumerate(prompts):
         fault = _prompt_fault(base, prompt, limits)
         for j, response in enumerate(responses):
             if fault is Comparability.NOT_APPLICABLE:
                 found[i, j] = fault
-            elif len(prompt.ids) + response.length > limits.context_length:
+            elif i in lost or len(prompt.ids) + response.length > limits.context_length:
                 found[i, j] = Comparability.TRUNCATED
             elif fault is not Comparability.OK:
                 found[i, j] = fault
@@ -128,9 +130,21 @@ def _prompt_fault(base: Sequence[int], prompt: Prompt, limits: Limits) -> Compar
         starts = (ids[0] == bos) == (base[0] == bos)
         if not starts or ids[:2] == (bos, bos) or ids.count(bos) != list(base).count(bos):
             return Comparability.BOS
-    if tuple(ids[len(ids) - limits.opener :]) != tuple(base[len(base) - limits.opener :]):
+    if ids[len(ids) - limits.opener :] != tuple(base[len(base) - limits.opener :]):
         return Comparability.OPENER_DIFFERS
     return Comparability.OK
+
+
+def _lost_texts(base: Sequence[int], prompts: Sequence[Prompt]) -> set[int]:
+    """Places of the conditions whose text the prompt does not hold."""
+    texts = {tuple(base): {""}}
+    for prompt in prompts:
+        texts.setdefault(prompt.ids, set()).add(prompt.text)
+    return {
+        place
+        for place, prompt in enumerate(prompts)
+        if prompt.text and prompt.ids and len(texts[prompt.ids]) > 1
+    }
 
 
 def _shows(text: str, response: str) -> bool:

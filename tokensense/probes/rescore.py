@@ -385,7 +385,7 @@ def _attributes(work: Work, rollouts: xr.Dataset, policy: Policy) -> dict[str, A
     """Attributes of the node: texts of the conditions, who sampled and who scored."""
     return {
         "condition_texts": json.dumps([shown_text(c) for c in work.conditions]),
-        "sampled_by": rollouts.attrs["sampled_by"],
+        "sampled_by": rollouts.attrs.get("sampled_by", []),
         "scored_by": policy.name,
         "description": f"response tokens scored under the conditions of `{work.name}`",
         "sign": "shift = logp[condition] - logp[base], nats; positive: the token became likelier",
