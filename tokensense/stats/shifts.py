@@ -151,10 +151,51 @@ def token_columns(evidence: Evidence) -> dict[str, Float[np.ndarray, " token"]]:
     columns |= _size_columns(evidence)
     columns["common_squares"] = _centered(common(positive, negative), evidence.length) ** 2
     columns["contrast_squares"] = _centered(contrast(positive, negative), evidence.length) ** 2
-    columns |= _product_columns("value", _winsorized(positive), _winsorized(negative))
-    columns |= _product_columns("rank", _ranks(positive), _ranks(negative))
-    columns |= _product_columns("surprisal", _ranks(size), _ranks(evidence.surprisal))
+    columns |= product_columns("value", winsorized(positive), winsorized(negative))
+    columns |= product_columns("rank", ranks(positive), ranks(negative))
+    columns |= product_columns("surprisal", ranks(size), ranks(evidence.surprisal))
     return columns
+
+
+def product_columns(
+    name: str, x: Float[np.ndarray, " token"], y: Float[np.ndarray, " token"]
+) -> dict[str, np.ndarray]:
+    """Columns whose sums make a correlation of x and y, both scaled to mean 0 and variance 1.
+
+    Args:
+        name: in front of each column's name.
+        x: any unit.
+        y: any unit.
+    """
+    x, y = _standard(x), _standard(y)
+    return {
+        f"{name}_x": x,
+        f"{name}_y": y,
+        f"{name}_xx": x * x,
+        f"{name}_yy": y * y,
+        f"{name}_xy": x * y,
+    }
+
+
+def winsorized(values: Float[np.ndarray, " token"]) -> Float[np.ndarray, " token"]:
+    """Pull values beyond the 1 and 99 % quantiles in to them, unit kept.
+
+    Args:
+        values: any unit.
+    """
+    if values.size == 0:
+        return values
+    low, high = np.quantile(values, (WINSOR_TAIL, 1 - WINSOR_TAIL))
+    return np.asarray(np.clip(values, low, high))
+
+
+def ranks(values: Float[np.ndarray, " token"]) -> Float[np.ndarray, " token"]:
+    """Ranks from 1, ties averaged.
+
+    Args:
+        values: any unit.
+    """
+    return np.asarray(rankdata(values), dtype=np.float64)
 
 
 def _direction_columns(
@@ -202,35 +243,8 @@ def _centered(
     return np.asarray(values - broadcast(segment_mean(values, length), length))
 
 
-def _product_columns(
-    name: str, x: Float[np.ndarray, " token"], y: Float[np.ndarray, " token"]
-) -> dict[str, np.ndarray]:
-    """Columns whose sums make a correlation of x and y."""
-    x, y = _standard(x), _standard(y)
-    return {
-        f"{name}_x": x,
-        f"{name}_y": y,
-        f"{name}_xx": x * x,
-        f"{name}_yy": y * y,
-        f"{name}_xy": x * y,
-    }
-
-
 def _standard(values: Float[np.ndarray, " token"]) -> Float[np.ndarray, " token"]:
     """Center and scale to variance 1 on the full sample; zeros where nothing varies."""
     if values.size == 0 or np.ptp(values) == 0:
         return np.zeros_like(values)
     return np.asarray((values - values.mean()) / values.std())
-
-
-def _winsorized(values: Float[np.ndarray, " token"]) -> Float[np.ndarray, " token"]:
-    """Pull values beyond the 1 and 99 % quantiles in to them."""
-    if values.size == 0:
-        return values
-    low, high = np.quantile(values, (WINSOR_TAIL, 1 - WINSOR_TAIL))
-    return np.asarray(np.clip(values, low, high))
-
-
-def _ranks(values: Float[np.ndarray, " token"]) -> Float[np.ndarray, " token"]:
-    """Ranks from 1, ties averaged."""
-    return np.asarray(rankdata(values), dtype=np.float64)
