@@ -40,7 +40,6 @@ from typing import Literal, NamedTuple, Self
 
 from tqdm import tqdm
 
-import tokensense
 from tokensense.checks import require_extra, require_range
 from tokensense.errors import InputError, TokensenseError
 from tokensense.tasks.extraction import final_answer
@@ -88,7 +87,7 @@ class _Worker:
     def __init__(self, memory_limit: int, time_limit: float) -> None:
         self.wall_limit = WALL_FACTOR * time_limit + 1.0
         limits = (memory_limit * 2**20, float(time_limit), self.wall_limit)
-        root = str(Path(tokensense.__file__).resolve().parents[1])
+        root = str(Path(__file__).resolve().parents[2])
         paths = [root, os.environ.get("PYTHONPATH", "")]
         code = f"from tokensense.tasks.verification import serve; serve(*{limits!r})"
         self.using = threading.RLock()  # held while the pipes are read or written

@@ -6,8 +6,8 @@ Gives  `final_answer`: the answer text and which rule found it, or why there is 
 
 The rules, in order. (1) The last `\boxed` decides alone: cut off, it is no answer, and an earlier
 box is never taken instead; a response cut inside its last box has not answered. (2) The last of
-`#### x`, `A: x`, `Answer: x` and "the answer is x". (3) The last line that is not blank, for the
-verifier to look into. Every rule is linear in the length of the text.
+`#### x`, `A: x`, `Answer: x` and "the answer is x". (3) The last line that is not blank; it counts
+where its last sentence has one number or formula. Every rule is linear in the text's length.
 
 Source: own rules. The traps are public: marin-community/marin#9163 (earlier box used when the last
 is cut), verifiers#1028 (whole text searched when there is no box), lmms-eval#1511 (first box).

@@ -29,11 +29,11 @@ from itertools import zip_longest
 from typing import Literal
 
 import sympy
-from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+from math_verify import LatexExtractionConfig, parse, verify
 from math_verify.grader import get_pct_val, sort_key
 from sympy.matrices import MatrixBase
 
-from tokensense.tasks.extraction import outer_markup_removed, plain_number
+from tokensense.tasks.extraction import SENTENCE_END, outer_markup_removed, plain_number
 
 Status = Literal["right", "wrong", "undecided"]
 Relation = Literal["equal", "different", "unknown", "no values"]
@@ -54,6 +54,7 @@ QUANTITY = re.compile(
     r"(?:\s+[a-zA-Z]{3,}[a-zA-Z ./'’-]*"
     r"|\s*(?:[ckm]m|[km]g|m[lL]|ft|in|yd|lbs?|oz|hrs?|[ap]m|[AP]M))?"
 )
+NUMBERS = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:\s*/\s*\d+)?(?:\s*\\?%)?")
 SCIENTIFIC = re.compile(r"(-?\d+(?:\.\d+)?)[eE]([-+]?\d{1,6})")
 NOT_UNITS = re.compile(
     r"\b(?:hundred|thousand|million|billion|trillion|dozen|half|halves|third|or|to|times|plus|minus"
@@ -112,19 +113,28 @@ def compared_plain(gold: str, given: str) -> tuple[Status, str] | None:
 
 
 def judge_line(line: str, reference: str) -> tuple[Status, str]:
-    """Compare the answer that math-verify finds in a line of text; see `judge`."""
-    if quantity(tidy(line)) is not None:
-        return judge(line, reference)
-    found = parse(line, [LatexExtractionConfig(), ExprExtractionConfig()], parsing_timeout=None)
-    expressions = [item for item in found if isinstance(item, EXPRESSIONS)]
-    if not expressions:
+    r"""Compare the one number or formula of the last sentence of a line; see `judge`.
+
+    Two different numbers, none of them marked as the answer, are undecided: taking the rightmost
+    would call "36 miles in six or 7 hours" wrong.
+
+    >>> judge_line("That makes 5 * 4. So she has 20 eggs.", "20")
+    ('right', 'same number')
+    >>> judge_line("So he walks 36 miles in 6 hours.", "36")
+    ('undecided', 'several numbers, none marked as the answer')
+    """
+    sentence = SENTENCE_END.split(line)[-1]
+    formulas = list(FORMULA.finditer(sentence))
+    tokens = NUMBERS.findall(FORMULA.sub(" ", sentence))
+    if not formulas and not tokens:
         return "undecided", "no answer found"
-    gold = quantity(tidy(reference))
-    if gold is not None and isinstance(expressions[0], sympy.Number):
-        value = Fraction(str(sympy.Rational(str(expressions[0]))))
-        same = same_number(gold, (value, False), decimal=expressions[0].is_Float is True)
-        return ("right", "same number") if same else ("wrong", "another number")
-    return compared(read(tidy(reference)), expressions[0])
+    if len(formulas) > 1 or (formulas and tokens):
+        return "undecided", "several formulas or numbers, none marked as the answer"
+    if formulas:
+        return judge(formulas[0][0], reference)
+    if len({quantity(token.strip()) for token in tokens}) > 1:
+        return "undecided", "several numbers, none marked as the answer"
+    return judge(tokens[-1], reference)
 
 
 def tidy(text: str) -> str:
