@@ -269,9 +269,6 @@ def published(
 
     Returns:
         Two conditions, `pos` (praise) and `neg` (blame).
-
-    Raises:
-        ConditionError: no verdict pair of equal token count.
     """
     del frames, families, wordings
     counter = Counter(encoder)

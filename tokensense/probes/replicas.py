@@ -20,7 +20,7 @@ import xarray as xr
 from tokensense.errors import StatisticsError, StoreError
 from tokensense.models.plan import Branch
 from tokensense.models.policy import Policy
-from tokensense.models.scorer import score, scoring_settings
+from tokensense.models.scorer import score
 from tokensense.probes.conditions import BASE_CONDITION, Condition
 from tokensense.probes.contexts import Problems, prompts, read_problems
 from tokensense.rollouts.table import offsets
@@ -33,74 +33,105 @@ QUANTITIES = ("base", "condition", "shift")
 UNITS = {"units": "nats", "description": "of |stored - replica| over the sampled tokens"}
 
 
-def numerical_floor(
+def measure(
     archive: Archive,
     policy: Policy,
     *,
-    probe: str = "opposed",
-    rollouts: int = 16,
+    probe: str | None = None,
+    rollouts: int = 8,
     seed: int = 0,
     tokens_per_row: int = 1,
-) -> xr.Dataset:
-    """Score base and the probe's first condition again, for a sample, and write the differences.
+) -> dict[str, Any]:
+    """Score the base and a probe's first condition again for a sample, and write the differences.
+
+    What was measured before with the same arguments is read, not measured again.
 
     Args:
-        archive: with the base and `probe` finished, open for writing.
+        archive: with the base and the probe finished, open for writing.
         policy: the one that scored them.
-        probe: name of the probe.
+        probe: its name; None for `opposed`, or the first that is finished.
         rollouts: how many to sample; all where there are fewer.
         seed: of the sample.
         tokens_per_row: row plan of the replica; 1 scores one branch at a time.
 
     Returns:
-        Dataset over `quantity` (base, condition, shift): `q50`, `q99`, `max` in nats, `n` tokens;
-        attributes say which condition, rollouts, seed and row plans. Also written as
-        `/stats/numerical_floor`.
+        Of the shift's differences `q50`, `q99`, `max` in nats, `tokens`, and the `condition`. The
+        node `/stats/numerical_floor` has them for base, condition and shift, dim `quantity`.
 
     Raises:
-        StoreError: the probe is not finished, or another policy scored it.
+        StoreError: no probe is finished, or another policy scored it.
         StatisticsError: no rollout may be compared under that condition.
     """
-    stored = {name: archive.read(f"/probes/{name}") for name in (BASE, probe)}
+    probe = probe or _any_probe(archive)
     header = header_of(archive.path, probe)
     if header["policy_digest"] != policy.digest:
         raise StoreError(
             f"a replica needs the policy that scored probe `{probe}` (digest "
-            f"{header['policy_digest'][:12]}); `{policy.name}` has {policy.digest[:12]}. Load that "
-            f"one."
+            f"{header['policy_digest'][:12]}); `{policy.name}` has {policy.digest[:12]}. Load that."
         )
-    frozen = archive.rollouts()
-    problems = read_problems(frozen, policy)
-    chosen = _sample(stored, problems, number=rollouts, seed=seed)
-    condition = Condition(**header["conditions"][0])
-    settings = scoring_settings(
-        policy, tokens_per_row=tokens_per_row, temperature=header["temperature"]
-    )
-    branches = _branches(problems, chosen, condition, policy)
-    scores = score(
-        policy,
-        branches,
-        tokens_per_row=tokens_per_row,
-        temperature=header["temperature"],
-    )
-    again = [np.concatenate([s.logp for s in scores[side::2]]) for side in (0, 1)]
-    bound = offsets(np.asarray(frozen["length"]))
-    tokens = np.concatenate([np.arange(bound[i], bound[i + 1]) for i in chosen])
-    first = [stored[name]["logp"].isel(condition=0).values[tokens] for name in (BASE, probe)]
-    found = _quantiles([*first, first[1] - first[0]], [*again, again[1] - again[0]])
-    found.attrs |= {
-        "condition": condition.name,
-        "rollouts": chosen,
+    asked = {
+        "probe": probe,
+        "condition": header["conditions"][0]["name"],
         "seed": seed,
-        "stored_tokens_per_row": header["tokens_per_row"],
+        "asked_rollouts": rollouts,
         "replica_tokens_per_row": tokens_per_row,
-        "dtype": settings["dtype"],
-        "device": settings["device"],
-        "description": "numerical floor: the same scores under another row plan",
-        "scored_by": policy.name,
+        "stored_tokens_per_row": header["tokens_per_row"],
+        "policy_digest": policy.digest,
     }
-    archive.write_node(NODE, found)
-    return found
+    found = archive.read(NODE) if NODE in archive.nodes() else xr.Dataset()
+    if any(found.attrs.get(name) != value for name, value in asked.items()):
+        problems = read_problems(archive.rollouts(), policy)
+        stored = {name: archive.read(f"/probes/{name}") for name in (BASE, probe)}
+        chosen = _sample(stored, problems, number=rollouts, seed=seed)
+        found = _measured(stored, problems, chosen, policy=policy, header=header, asked=asked)
+        archive.write_node(NODE, found)
+    shift = found.isel(quantity=QUANTITIES.index("shift"))
+    quantiles = {name: float(shift[name]) for name in ("q50", "q99", "max")}
+    return {**quantiles, "tokens": int(shift["n"]), "condition": asked["condition"]}
+
+
+def _any_probe(archive: Archive) -> str:
+    """`opposed` where it is finished, else the first finished probe that is not the base."""
+    nodes = archive.nodes()
+    names = [n.removeprefix("/probes/") for n in nodes if n.startswith("/probes/")]
+    others = [name for name in names if name != BASE]
+    if not others:
+        raise StoreError(
+            f"a numerical floor needs a finished probe beside the base; finished are {names}. "
+            "Score one first."
+        )
+    return "opposed" if "opposed" in others else others[0]
+
+
+def _measured(
+    stored: dict[str, xr.Dataset],
+    problems: Problems,
+    chosen: list[int],
+    *,
+    policy: Policy,
+    header: dict[str, Any],
+    asked: dict[str, Any],
+) -> xr.Dataset:
+    """Score the chosen rollouts one way, read the other, and describe the differences."""
+    settings = {
+        "tokens_per_row": asked["replica_tokens_per_row"],
+        "temperature": header["temperature"],
+    }
+    condition = Condition(**header["conditions"][0])
+    scores = score(policy, _branches(problems, chosen, condition, policy), **settings)
+    again = [np.concatenate([s.logp for s in scores[side::2]]) for side in (0, 1)]
+    bound = offsets(np.array([len(ids) for ids in problems.responses], np.int64))
+    tokens = np.concatenate([np.arange(bound[i], bound[i + 1]) for i in chosen])
+    first = [node["logp"].isel(condition=0).values[tokens] for node in stored.values()]
+    found = _quantiles([*first, first[1] - first[0]], [*again, again[1] - again[0]])
+    return found.assign_attrs(
+        asked,
+        rollouts=chosen,
+        scored_by=policy.name,
+        dtype=policy.dtype,
+        device=policy.device.type,
+        description="numerical floor: the same scores under another row plan; checks the machine",
+    )
 
 
 def _sample(

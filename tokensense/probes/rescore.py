@@ -110,6 +110,7 @@ def run_probes(
         StoreError: rollouts, base or an unfinished probe of the store were made with another policy
             or other settings; the difference is named.
         LockError: another process writes to the store.
+        SchemaError: `tokens_per_block`, `tokens_per_row` or `temperature` is not positive.
     """
     settings = scoring_settings(policy, tokens_per_row=tokens_per_row, temperature=temperature)
     rollouts = archive.rollouts()
@@ -163,6 +164,7 @@ def estimate(
     Raises:
         ConditionError: see `run_probes`.
         StoreError: the store has no rollouts, or not this policy's.
+        SchemaError: `tokens_per_block` is not positive.
     """
     problems = read_problems(archive.rollouts(), policy)
     todo = _works(problems, policy, conditions_by_probe, tokens=tokens_per_block, settings={})

@@ -15,7 +15,7 @@ Source: own work; huggingface/trl fills such templates with `str.format`, which 
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
@@ -44,13 +44,11 @@ class Template(BaseModel):
     word: str = ""
 
 
-def from_dicts(
-    records: Iterable[Mapping[str, Any]], *, source: str = "templates"
-) -> tuple[Condition, ...]:
+def from_dicts(records: Iterable[object], *, source: str = "templates") -> tuple[Condition, ...]:
     r"""Conditions from records.
 
     Args:
-        records: as the module says.
+        records: mappings, as the module says.
         source: where they come from, for messages.
 
     Returns:
@@ -99,7 +97,7 @@ def from_file(path: str | Path) -> tuple[Condition, ...]:
     return from_dicts(records, source=str(path))
 
 
-def _condition(record: Mapping[str, Any], where: str) -> Condition:
+def _condition(record: object, where: str) -> Condition:
     """One record, checked."""
     try:
         template = Template.model_validate(record)
