@@ -77,6 +77,7 @@ _LINE_MARK = re.compile(
 _ANSWER_MARK = re.compile(r"(?m)^[ \t*]*A:|^####|\b[Aa]nswer(?:[ \t]+is\b|[ \t*]*[:=])[ \t*]*:?")
 _ANSWER_END = re.compile(r"\n|[.!?;](?=\s|\Z)|,(?=\s+[^\W\d])")
 _PHRASE = re.compile(r"(?i)\b(?:" + "|".join(map(re.escape, PHRASES)) + r")\b")
+_LONGEST_ANSWER = 200
 _MATH_COMMANDS = frozenset(
     """
     times div cdot frac dfrac tfrac sqrt pm mp le leq leqslant ge geq geqslant lt gt ne neq approx
@@ -94,6 +95,7 @@ _OPERATOR_SIGNS = frozenset("+*/^%·∙<>=")
 _FORMAT_SIGNS = frozenset("|`_")
 _DASHES = frozenset("-–—")
 _BESIDE_MINUS = frozenset("()[]{}$+-−*/=^%")
+_BEFORE_A_NAME = frozenset({"=", "+", "*", "/", "\\(", "$"})
 _ENDS = frozenset(".!?:")
 _SKIPPED = frozenset('*#_"“')
 
@@ -264,33 +266,47 @@ def _is_times(word: str, unit: _Unit, place: _Place) -> bool:
     spaced = before.end < unit.start and unit.end < after.start
     number = after.form in ("number", "calculator") or after.text in "($"
     if word == "times":
-        return amount and number
+        # One letter is a quantity here, except in "3 times a week".
+        lettered = after.form == "word" and len(after.text) == 1 and after.text != "a"
+        return (amount or len(before.text) == 1) and (number or lettered)
     named = spaced and before.form == "word" and _plain(before.text) not in FUNCTION
     return (number and (amount or named)) or (amount and spaced and after.form == "word")
 
 
 def _letter_kind(unit: _Unit, place: _Place) -> Kind:
     """Kind of a word of one letter: a quantity's name unless the surroundings say otherwise."""
-    text, letter = place.text, unit.text
-    left, right = text[max(unit.start - 2, 0) : unit.start], text[unit.end : unit.end + 3]
-    before, after = place.before, place.after
-    if re.match(r"\.[^\W\d]", right) or re.match(r"[^\W\d][.(]$", left):
-        return Kind.OTHER  # a.m., U.S., book(s)
-    if re.match(r"-[^\W\d]{2}", right):
-        return Kind.OTHER  # T-shirt
+    after = place.after
     calculates = after is not None and (after.text in "=+*/^-(" or after.form == "command")
-    if before is not None and before.form == "number" and letter in UNITS and not calculates:
-        return Kind.OTHER  # 5 m
-    if letter == "I":
-        beside = before is not None and before.text in ("=", "+", "*", "/", "\\(", "$")
+    if _is_fragment(unit, place, calculates=calculates):
+        return Kind.OTHER
+    if unit.text == "I":
+        beside = place.before is not None and place.before.text in _BEFORE_A_NAME
         return Kind.VARIABLE if calculates or beside else Kind.CONNECTIVE
-    if letter in "aA" and right[:1].isspace() and after is not None:
-        noun = after.form in ("word", "number") or after.text in "$\"“'*"
-        single = len(after.text) == 1 and after.form == "word"
-        named = single or _plain(after.text) in AFTER_A_NAME
-        if noun and not named and (letter == "a" or place.opens):
-            return Kind.CONNECTIVE
-    return Kind.VARIABLE
+    return Kind.CONNECTIVE if _is_article(unit, place) else Kind.VARIABLE
+
+
+def _is_fragment(unit: _Unit, place: _Place, *, calculates: bool) -> bool:
+    """Whether a letter is part of an abbreviation, a compound, a plural in brackets, or a unit."""
+    text = place.text
+    left, right = text[max(unit.start - 3, 0) : unit.start], text[unit.end : unit.end + 3]
+    if re.match(r"\.[^\W\d]|-[^\W\d]{2}", right) or re.search(r"[^\W\d]\.$", left):
+        return True  # a.m., U.S., T-shirt
+    if re.search(r"[^\W\d]{2}\($", left) and unit.text == "s":
+        return True  # book(s)
+    counted = place.before is not None and place.before.form == "number" and not calculates
+    return unit.text in UNITS and (counted or re.search(r"[^\W\d]/$", left) is not None)
+
+
+def _is_article(unit: _Unit, place: _Place) -> bool:
+    """Whether `a` or `A` stands before a noun."""
+    after = place.after
+    if unit.text not in "aA" or after is None or after.start == unit.end:
+        return False
+    noun = after.form in ("word", "number") or after.text in "$\"“'*"
+    single = len(after.text) == 1 and after.form == "word"
+    if not noun or single or _plain(after.text) in AFTER_A_NAME:
+        return False
+    return unit.text == "a" or place.opens
 
 
 def _is_discourse(word: str, place: _Place) -> bool:
@@ -316,13 +332,18 @@ def _answer_span(text: str) -> tuple[int, int]:
     for mark in reversed(list(_ANSWER_MARK.finditer(text))):
         if mark.start() < boxed:
             break
-        start = mark.end() + len(text[mark.end() :]) - len(text[mark.end() :].lstrip())
-        end = _ANSWER_END.search(text, start)
-        span = start, end.start() if end else len(text)
-        words = text[slice(*span)].split()
+        # A bound keeps long lines with many marks linear; no stated answer comes near it.
+        limit = mark.end() + _LONGEST_ANSWER
+        lead = re.compile(r"\s*").match(text, mark.end(), limit)
+        start = lead.end() if lead else mark.end()
+        stop = _ANSWER_END.search(text, start, limit)
+        if stop is None and limit < len(text):
+            continue
+        end = stop.start() if stop else len(text)
+        words = text[start:end].split()
         # `Answer:` may also open a whole solution.
-        if 0 < len(words) <= 3 or (len(words) <= 12 and re.search(r"\d", text[slice(*span)])):
-            return span
+        if 0 < len(words) <= 2 or (len(words) <= 12 and re.search(r"\d", text[start:end])):
+            return start, end
     if boxed < 0:
         return 0, 0
     start = boxed + len("\\boxed{")

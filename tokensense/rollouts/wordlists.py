@@ -44,11 +44,11 @@ FUNCTION = frozenset(
     among through during before after until till against along across around behind beside besides
     beyond despite down up off out near per toward towards via except including regarding like
     am is are was were be been being do does did doing done have has had having can could will
-    would shall should may must ought cannot need's
+    would shall should may must ought cannot can't won't
     each every all any some both either neither none no not only just also too very quite rather
     almost even still already again ever never always often more most less least much many few
     fewer several such other others another same own enough else once later instead exactly
-    simply directly together respectively therefrom thereby
+    simply directly together respectively thereby so
     """.split()  # noqa: SIM905
 )
 # What is left of a contraction that is an auxiliary or a negation: they've, he'll, it's, don't.
