@@ -37,6 +37,7 @@ SIGNS = (
 # Fewer matched pairs, and the wordings are the sample.
 WORDINGS_NEEDED = 6
 TOKEN_STATES = ("resolved", "unresolved", "not_known")
+SECTIONS = ("triple", "kind", "floor", "neutral", "informative", "controls")
 FLOOR_STATISTICS: dict[str, str] = {
     "unresolved": "share of tokens whose mean verdict contrast over wordings is below the floor",
     "verdict_above_floor": "share of single verdict contrasts above the floor",
@@ -162,18 +163,23 @@ def token_states(tokens: xr.Dataset) -> xr.Dataset:
 
 
 def table(
-    result: Mapping[str, xr.Dataset], *, measures: tuple[str, ...] = ("absolute_shift",)
+    result: Mapping[str, xr.Dataset],
+    *,
+    sections: tuple[str, ...] = SECTIONS,
+    measures: tuple[str, ...] = ("absolute_shift",),
 ) -> list[Row]:
     """Write results as rows of text.
 
     Args:
         result: of `describe`.
+        sections: which of its Datasets, in this order; those it lacks are passed over.
         measures: which measures of `kind` to show.
     """
     rows: list[Row] = []
-    for section, found in result.items():
-        if section == "balance":
+    for section in sections:
+        if section not in result:
             continue
+        found = result[section]
         lead = [str(dim) for dim in found["estimate"].dims if dim != "term"]
         shown = found.sel(measure=list(measures)) if "measure" in lead else found
         stacked = shown.stack(row=lead)
@@ -261,6 +267,7 @@ def _floor_shares(
     edges = np.concatenate([[0.0], floor.edges])
     nats = {"units": "nats", "description": "95th percentile of |placebo contrast| in the bin"}
     return result.assign(
+        n_rollouts=("statistic", np.count_nonzero(rows[:, 1::2], axis=0)),
         n_tokens=("statistic", sums[:, 1::2].sum(axis=0)),
         floor=("bin", floor.floor, nats),
         tokens=("bin", floor.tokens, {"units": "1", "description": "placebo contrasts in the bin"}),

@@ -39,7 +39,14 @@ from tokensense.stats.auroc import (
     orientations,
 )
 from tokensense.stats.pairs import Terms
-from tokensense.stats.resampling import Draws, Estimates, Resampling, intervals, resample
+from tokensense.stats.resampling import (
+    Draws,
+    Estimates,
+    Method,
+    Resampling,
+    intervals,
+    resample,
+)
 from tokensense.stats.results import dataset
 from tokensense.stats.sample import Pair, Sample
 from tokensense.stats.shifts import contrast
@@ -199,6 +206,8 @@ def _results(
     wide, narrow = intervals(draws), intervals(draws, level=TOST_LEVEL)
     low, high = float(narrow.low[0, 0]), float(narrow.high[0, 0])
     error = float(narrow.error[0, 0])
+    if narrow.method[0, 0] == Method.NONE_NO_VARIATION:  # right beats wrong in every problem, say
+        low = high = float(narrow.estimate[0, 0])
     mixed = counts["n_mixed_problems"]
     word = verdict_word(low, high, mixed=mixed)
     statement = f"margin {MARGIN}, 90 % interval, {mixed} mixed problems"

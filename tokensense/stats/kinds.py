@@ -237,8 +237,8 @@ def _present(
     found: list[np.ndarray] = []
     for group in groups:
         members = [pair for inner in group for pair in inner]
-        filled: np.ndarray = np.any(sums[:, members, :, :, 0] > 0, axis=1, keepdims=True)
-        own, matched = filled[:, 0, :, 0], filled[:, 0, :, 1]
+        tokens = sums[..., 0][:, members].sum(axis=1)
+        own, matched = tokens[..., 0] > 0, tokens[..., 1] > 0
         found.append(np.stack([own, own, matched], axis=1))
     terms: np.ndarray = np.stack([*found, found[0] & found[1]], axis=-1)
     return np.repeat(terms[:, :, None], len(MEASURES), axis=2)
