@@ -30,6 +30,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTra
 from tokensense.errors import PolicyError
 
 _MAGIC = b"GGUF"
+MADE_BY = "made_by.json"
 
 
 def cache_folder() -> Path:
@@ -51,14 +52,14 @@ def is_gguf(path: Path) -> bool:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
-def split_name(path: Path) -> str:
-    """Name of a GGUF file's policy, as in `SmolLM2-135M-Instruct (Q4_1, dequantized)`."""
-    field = GGUFReader(path).get_field("general.file_type")
-    kind = "quantization unknown"
-    if field is not None:
-        kind = (
-            LlamaFileType(int(field.contents())).name.removeprefix("MOSTLY_").removeprefix("ALL_")
-        )
+def split_name(path: Path, copy: Path) -> str:
+    """Name of a GGUF file's policy, as in `SmolLM2-135M-Instruct (Q4_1, dequantized)`.
+
+    Args:
+        path: the file.
+        copy: its dense copy, which knows the quantization; reading it from the file takes seconds.
+    """
+    kind = json.loads((copy / MADE_BY).read_text(encoding="utf-8"))["quantization"]
     stem = re.sub(rf"[._-]{re.escape(kind)}$", "", path.stem, flags=re.IGNORECASE)
     return f"{stem} ({kind}, dequantized)"
 
@@ -85,6 +86,14 @@ def dense_copy(path: Path) -> Path:
     return final
 
 
+def _quantization(path: Path) -> str:
+    """Name of the file's quantization, as `Q4_1`."""
+    field = GGUFReader(path).get_field("general.file_type")
+    if field is None:
+        return "quantization unknown"
+    return LlamaFileType(int(field.contents())).name.removeprefix("MOSTLY_").removeprefix("ALL_")
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without transformers' progress bars; the setting is put back."""
@@ -108,9 +117,10 @@ def _write_copy(path: Path, final: Path) -> None:
         made_by = {
             "file": path.name,
             "sha256": final.name,
+            "quantization": _quantization(path),
             "transformers": transformers.__version__,
         }
-        (aside / "made_by.json").write_text(json.dumps(made_by, indent=1), encoding="utf-8")
+        (aside / MADE_BY).write_text(json.dumps(made_by, indent=1), encoding="utf-8")
         for file in (*aside.iterdir(), aside):
             _flush(file)
         aside.rename(final)

@@ -287,7 +287,8 @@ def load_policy(source: str | Path, *, device: str = "cpu", dtype: str = "float3
     require_member("dtype", dtype, DTYPES)
     path = Path(source)
     if is_gguf(path):
-        folder, name = str(dense_copy(path)), split_name(path)
+        copy = dense_copy(path)
+        folder, name = str(copy), split_name(path, copy)
     elif path.is_dir():
         _require_safetensors(path)
         folder, name = str(path), path.resolve().name

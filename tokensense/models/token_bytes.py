@@ -11,7 +11,8 @@ may go.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 
 from transformers import PreTrainedTokenizerBase
 
@@ -75,7 +76,7 @@ def _decoder_kinds(tokenizer: PreTrainedTokenizerBase) -> frozenset[str]:
 def _piece_bytes(piece: str, kinds: frozenset[str]) -> bytes:
     """Bytes of one vocabulary entry."""
     if "ByteLevel" in kinds:
-        table = dict(_byte_table())
+        table = _byte_table()
         return bytes(table[c] for c in piece)
     if "ByteFallback" in kinds and (match := _BYTE_PIECE.fullmatch(piece)):
         return bytes([int(match[1], 16)])
@@ -84,9 +85,9 @@ def _piece_bytes(piece: str, kinds: frozenset[str]) -> bytes:
     return piece.encode()
 
 
-def _byte_table() -> Iterator[tuple[str, int]]:
-    """The printable stand-in of each byte in byte-level vocabularies."""
+@cache
+def _byte_table() -> dict[str, int]:
+    """Byte of each printable stand-in in byte-level vocabularies."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    yield from ((chr(b), b) for b in printable)
     hidden = [b for b in range(256) if b not in printable]
-    yield from ((chr(256 + i), b) for i, b in enumerate(hidden))
+    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(hidden)}
