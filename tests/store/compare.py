@@ -12,8 +12,8 @@ from tokensense.store.tree import WORK
 def equal_stores(one, two):
     """Names of all differences between two stores; empty if they are equal.
 
-    Left out, because they say when and by what: `.work`, and attribute `provenance`. Everything else
-    is compared three ways: as plain xarray reads it (bit for bit, NaN payloads included), every JSON
+    Left out, because they say when and by what: `.work`, and attribute `provenance`. All else is
+    compared three ways: as plain xarray reads it (bit for bit, NaN payloads included), every JSON
     file of the metadata, and the bytes of every chunk.
     """
     found = []

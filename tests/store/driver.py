@@ -17,6 +17,12 @@ from tokensense.store import Archive
 from tokensense.store.layout import flag_coordinate
 
 CONDITIONS = ("pos", "neg", "placebo_one", "placebo_two")
+# What xarray imports at its first Dataset (dask, 1 s) is to be there when the server forks.
+DATASET = xr.Dataset({"a": 1})
+ENGINES = xr.backends.list_engines()
+
+# A run long enough to be hit.
+SLOW = {"seconds": 0.03}
 
 
 def rollouts(*, number=24, mean=900, seed=0):
@@ -74,7 +80,7 @@ def ranges(number, size):
     return [(start, min(start + size, number)) for start in range(0, number, size)]
 
 
-def block(dataset, start, stop, *, conditions=len(CONDITIONS)):
+def block(dataset, start, stop, *, conditions=4):
     """Arrays of the rollouts [start, stop): a function of global indices only."""
     edges = np.concatenate([[0], np.cumsum(dataset["length"].values, dtype=np.int64)])
     where = {
@@ -94,7 +100,7 @@ def block(dataset, start, stop, *, conditions=len(CONDITIONS)):
     return found
 
 
-def run(path, *, seconds=0.0, number=24, mean=900, size=4, on_event=lambda event: None, **options):
+def run(path, *, seconds=0.0, number=12, mean=5500, size=4, on_event=lambda event: None, **options):
     """Write rollouts, score a probe block by block, assemble it, describe it."""
     dataset = rollouts(number=number, mean=mean)
     blocks = ranges(number, size)
@@ -118,4 +124,6 @@ def child(path, connection, options, *, fault=None, occurrence=1):
             os.kill(os.getpid(), signal.SIGKILL)
 
     connection.send("ready")
+    # A refusal or an interrupt is expected here; its traceback would only clutter the output.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     run(Path(path), on_event=on_event, **options)

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
@@ -49,7 +49,8 @@ class Archive:
         mode: "a" reads and writes; "r" reads, takes no lock and changes nothing; "blocks" is for
             the other processes of one run: it writes blocks of a probe that the process with mode
             "a" has started, and nothing else.
-        timeout: seconds to wait for another writer; 0 refuses at once.
+        timeout: seconds to wait for another writer; 0 refuses at once. The default lets a short
+            write pass by and does not wait for a probe.
         on_event: called with the name of each step of writing; for tests.
 
     The lock is taken for each write and given back after it; from `start_probe` to `assemble_probe`
@@ -64,7 +65,7 @@ class Archive:
         path: str | Path,
         *,
         mode: Mode = "a",
-        timeout: float = 0.0,
+        timeout: float = 2.0,
         on_event: OnEvent = _silent,
     ) -> None:
         self.path = Path(path)
@@ -79,13 +80,13 @@ class Archive:
         tree.require_format(self.path)
         # Whoever ends well takes his name off; if he is still at it, he tidies up himself.
         if mode == "a" and read_holder(self._work) is not None:
-            with suppress(LockError), self._writing(f"what was left in {self.path}"):
+            with suppress(LockError), self._writing(str(self.path), timeout=0.0):
                 pass
 
     def __repr__(self) -> str:
         return f"Archive({str(self.path)!r}, mode={self.mode!r})"
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Archive":
         return self
 
     def __exit__(
@@ -353,12 +354,12 @@ class Archive:
     # Locking
 
     @contextmanager
-    def _writing(self, what: str) -> Iterator[None]:
+    def _writing(self, what: str, *, timeout: float | None = None) -> Iterator[None]:
         """Hold the lock; whoever takes it first finishes what a killed writer left."""
         if self.mode != "a":
             raise StoreError(self._forbidden(what))
         with tree.disk(self.path, what):
-            fresh = self._lock.acquire()
+            fresh = self._lock.acquire(timeout=timeout)
             try:
                 if fresh:
                     self._prepare()

@@ -110,13 +110,15 @@ def clean(folder: Path) -> list[int]:
 
 
 def read(path: Path, *names: str) -> dict[str, np.ndarray]:
-    """Arrays of a block, all of them or those named; each is read through its checksum.
+    """Arrays of a block: all of them, after a look at the digest, or those named, by their CRC.
 
     Raises:
         StoreError: the file is damaged.
     """
     try:
-        with np.load(path, allow_pickle=False) as found:
+        if not names and not is_intact(path):
+            raise ValueError("bytes that are not those of its name")
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
             return {name: found[name] for name in names or found.files}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as cause:
         raise StoreError(

@@ -91,8 +91,11 @@ class WriterLock:
         """Does this object hold the lock?"""
         return self._depth > 0
 
-    def acquire(self) -> bool:
+    def acquire(self, *, timeout: float | None = None) -> bool:
         """Take the lock.
+
+        Args:
+            timeout: seconds to wait, in place of the object's own.
 
         Returns:
             True if it was not held before.
@@ -103,12 +106,12 @@ class WriterLock:
         if self._depth == 0:
             self.work.mkdir(parents=True, exist_ok=True)
             try:
-                self._lock.acquire(timeout=self.timeout)
+                self._lock.acquire(timeout=self.timeout if timeout is None else timeout)
             except Timeout as cause:
                 raise LockError(self._refusal()) from cause
             try:
                 self._require_here()
-                write_json(self.work / HOLDER, this_process()._asdict())
+                write_json(self.work / HOLDER, this_process()._asdict(), flush=False)
             except BaseException:
                 self._lock.release(force=True)
                 raise

@@ -16,7 +16,7 @@ import shutil
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -54,7 +54,7 @@ class Plan(NamedTuple):
         blocks: Sequence[tuple[int, int]],
         *,
         rollouts: xr.Dataset,
-    ) -> Self:
+    ) -> "Plan":
         """Check header and blocks against the rollouts of the store.
 
         Raises:

@@ -124,20 +124,22 @@ def sync_tree(folder: Path) -> None:
         sync_folder(Path(root))
 
 
-def write_file(path: Path, content: bytes) -> None:
-    """Write a small file whole or not at all, flushed."""
+def write_file(path: Path, content: bytes, *, flush: bool = True) -> None:
+    """Write a small file whole or not at all; flushed, unless a power cut may take it."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with aside.open("wb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            if flush:
+                os.fsync(file.fileno())
         aside.replace(path)
     except BaseException:
         with suppress(OSError):
             aside.unlink()
         raise
-    sync_folder(path.parent)
+    if flush:
+        sync_folder(path.parent)
 
 
 def read_json(path: Path, *, what: str) -> dict[str, Any]:
@@ -158,9 +160,9 @@ def read_json(path: Path, *, what: str) -> dict[str, Any]:
     return found
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write JSON as zarr does (indented by two), whole or not at all."""
-    write_file(path, json.dumps(content, indent=2, allow_nan=False).encode())
+def write_json(path: Path, content: dict[str, Any], *, flush: bool = True) -> None:
+    """Write JSON as zarr does (indented by two); see `write_file`."""
+    write_file(path, json.dumps(content, indent=2, allow_nan=False).encode(), flush=flush)
 
 
 def write_group(folder: Path, attributes: dict[str, Any]) -> None:
