@@ -168,7 +168,13 @@ def test_exact_ids_are_kept_even_where_the_text_would_encode_otherwise():
     assert found["token_id"].values.tolist() == [0, 1, 3, 2]
     assert found["ids_origin"].values.tolist() == [IdsOrigin.EXACT, IdsOrigin.RETOKENIZED]
     assert response_texts(found) == [b"ab<end>", b"ab"]
-    assert found.attrs["text_mismatch"] == 1  # the first: its ids decode to more than its text
+    assert found.attrs["text_mismatch"] == 0  # an end token after the text is no mismatch
+
+
+def test_exact_ids_that_do_not_begin_with_the_text_are_counted():
+    found = assemble(one("ab", ids=tuple(b"ax")), ByteEncoder())
+    assert response_texts(found) == [b"ax"]
+    assert found.attrs["text_mismatch"] == 1
 
 
 def test_large_ids_are_not_wrapped():

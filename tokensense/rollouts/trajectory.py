@@ -160,7 +160,8 @@ def assemble(imported: Imported, encoder: Encoder) -> xr.Dataset:
         Dataset with exactly the variables of `schema.ROLLOUTS`; `length`, `prompt_length` and
         `text_length` carry CF's `sample_dimension`. Attributes: `sampled_by` and `source` (names in
         order of appearance), `set_aside` (JSON: reason -> traces), `refused` (lines), `tokenizer`,
-        `tokenizer_digest`, `text_mismatch` (rollouts whose tokens' bytes are not the text given).
+        `tokenizer_digest`, `text_mismatch` (rollouts whose tokens' bytes do not begin with, or
+        without exact ids are not, the text given).
 
     Raises:
         InputError: a name is given twice or is unknown, a text is not valid Unicode, an id does not
@@ -277,7 +278,9 @@ def _tokenized(trace: Trace, encoder: Encoder, bytes_of: dict[int, bytes]) -> _R
         if token not in bytes_of:
             bytes_of[token] = encoder.token_bytes(token)
     pieces = [bytes_of[token] for token in ids]
-    faithful = b"".join(pieces) == trace.text.encode("utf-8")
+    decoded, given = b"".join(pieces), trace.text.encode("utf-8")
+    # Decoders strip end tokens, so the text of exact ids may end earlier than they do.
+    faithful = decoded.startswith(given) if trace.ids is not None else decoded == given
     if not trace.steps:
         return _Response(ids, pieces, np.full(len(ids), NO_STEP), faithful)
     shift = 0
