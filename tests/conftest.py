@@ -4,9 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
-# Read when transformers, huggingface_hub and matplotlib are first imported, so they are set here.
+# Read when transformers, torch and matplotlib are first imported, so they are set here. One thread:
+# torch spends more on waking a second one for ten tokens than on the tokens.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
 os.environ["MPLBACKEND"] = "Agg"
@@ -14,6 +16,13 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 # Derandomized: a failure in CI is the same failure on the desk. No deadline: the machine is shared.
 settings.register_profile("tokensense", deadline=None, derandomize=True, print_blob=True)
+# For tests/test_mutations.py, which asks only whether a test fails: no search for small examples.
+settings.register_profile(
+    "mutants",
+    parent=settings.get_profile("tokensense"),
+    phases=(Phase.explicit, Phase.generate),
+    print_blob=False,
+)
 settings.load_profile("tokensense")
 
 

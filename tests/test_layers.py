@@ -50,9 +50,13 @@ ALLOWED: dict[str, Allowed] = {
     # downstream: arrays in, results out, never a model
     "stats": Allowed(GROUND, {"statsmodels"}),
     "figures": Allowed({"schema", "errors", "checks"}, {"matplotlib"}),
-    # the top puts parts together
+    # the top puts parts together; two views of what a store holds are too large for `study`
+    "flat": Allowed(GROUND | {"rollouts"}),
+    "summary": Allowed(GROUND | {"rollouts", "store"}),
     "study": Allowed(
-        GROUND | {"tasks", "models", "rollouts", "importing", "probes", "store", "stats", "figures"}
+        GROUND
+        | {"tasks", "models", "rollouts", "importing", "probes", "store", "stats", "figures"}
+        | {"flat", "summary"}
     ),
     "cli": Allowed({"tokensense", "errors", "schema"}),
     "__init__": Allowed({"study", "models", "figures"}),

@@ -20,7 +20,8 @@ Two traps are avoided on purpose: `np.add.reduceat` gives the first token of the
 an empty one, and differences of a cumulative sum cancel and let one NaN spoil all that follows it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -56,9 +57,11 @@ class _Flat:
         """Bring a small array from the host to the library and device of the values."""
         return self.xp.asarray(host, device=device(self.values))
 
+    @cached_property
     def owner(self) -> Int64[Array, " flat"]:
         """Say which segment each value belongs to."""
-        return self.xp.repeat(self.place(np.arange(self.length.size)), self.place(self.length))
+        # On the host: `torch.repeat_interleave` of ten tokens costs more than all else together.
+        return self.place(np.repeat(np.arange(self.length.size), self.length))
 
     def start(self) -> Int64[np.ndarray, " segment"]:
         """Give the first position of each segment."""
@@ -75,11 +78,10 @@ class _Flat:
 def offsets(length: Integer[Array, " rollout"]) -> Int64[Array, " rollout+1"]:
     """Where each rollout starts in the flat arrays, and at the end where the last one stops.
 
+    Rollout r holds the tokens from offsets[r] up to, but without, offsets[r + 1].
+
     Args:
         length: tokens of each rollout, >= 0.
-
-    Returns:
-        Rollout r holds tokens offsets[r] to offsets[r + 1], that one left out.
 
     Raises:
         SchemaError: `length` is not one non-negative integer a rollout.
@@ -93,10 +95,7 @@ def offsets(length: Integer[Array, " rollout"]) -> Int64[Array, " rollout+1"]:
 
 
 def segment_index(length: Integer[Array, " rollout"]) -> Int64[Array, " token"]:
-    """Which rollout each token belongs to.
-
-    Args:
-        length: as in `offsets`.
+    """Which rollout each token belongs to. Argument as in `offsets`.
 
     Raises:
         SchemaError: `length` is not one non-negative integer a rollout.
@@ -230,7 +229,7 @@ def segment_ranks(
         [3.0, 1.5, 1.5, 1.0]
     """
     flat = _flatten(values, length, real=True)
-    xp, owner, order = flat.xp, flat.owner(), _order(flat)
+    xp, owner, order = flat.xp, flat.owner, _order(flat)
     ordered = xp.take(flat.values, order)
     count = ordered.shape[0]
     # A run holds equal values of one segment. Sorted by segment, `owner` holds as before.
@@ -238,9 +237,10 @@ def segment_ranks(
     fresh[1:] = (ordered[1:] != ordered[:-1]) | (owner[1:] != owner[:-1])
     first = xp.nonzero(fresh)[0]
     size = xp.concat([first[1:], flat.place(np.full(min(count, 1), count))]) - first
-    middle = xp.repeat(xp.astype(first, xp.float64) + (xp.astype(size, xp.float64) - 1) / 2, size)
-    ranks = xp.empty_like(middle)
-    ranks[order] = middle - xp.take(flat.place(flat.start()), owner) + 1
+    middle = xp.astype(first, xp.float64) + (xp.astype(size, xp.float64) - 1) / 2
+    run = xp.cumulative_sum(xp.astype(fresh, xp.int64)) - 1
+    ranks = xp.empty_like(flat.values)
+    ranks[order] = xp.take(middle, run) - xp.take(flat.place(flat.start()), owner) + 1
     ranks = xp.where(xp.take(_holds_nan(flat), owner), flat.place(np.array(np.nan)), ranks)
     return flat.give(ranks, values.shape[-1])
 
@@ -301,10 +301,10 @@ def segment_normalize(
         [0.5, 1.5, 1.0]
     """
     flat = _flatten(values, length, real=True)
-    xp, total, owner = flat.xp, _sum(flat), flat.owner()
+    xp, total, owner = flat.xp, _sum(flat), flat.owner
     # A sum that is all rounding (0.1 + 0.2 - 0.3) counts as 0; an infinite one is refused with it.
     rounding = np.finfo(np.float64).eps * flat.length
-    size = _sum(replace(flat, values=xp.abs(flat.values)))
+    size = _sum(flat, xp.abs(flat.values))
     refused = (total <= flat.place(rounding) * size) & flat.place(flat.length > 0)
     if bool(xp.any(refused)):
         first, count = int(xp.nonzero(refused)[0][0]), int(xp.sum(refused))
@@ -361,16 +361,16 @@ def _flatten(values: Array, length: Array, *, real: bool = False) -> _Flat:
     return _Flat(xp, flat, np.tile(host, rows), lead, wide if whole else values.dtype)
 
 
-def _sum(flat: _Flat) -> Shaped[Array, " segment"]:
-    """Sum each segment in float64 or int64."""
-    zeros = flat.place(np.zeros(flat.length.size, dtype=np.int64))
-    total = flat.xp.astype(zeros, flat.values.dtype)
+def _sum(flat: _Flat, values: Shaped[Array, " flat"] | None = None) -> Shaped[Array, " segment"]:
+    """Sum each segment of the values, or of others in their place, in float64 or int64."""
+    values = flat.values if values is None else values
+    total = flat.xp.astype(flat.place(np.zeros(flat.length.size)), values.dtype)
     if is_torch_namespace(flat.xp):
-        return total.index_add(0, flat.owner(), flat.values)
+        return total.index_add(0, flat.owner, values)
     # Starts of filled segments only: for an empty one `reduceat` gives the next segment's value.
     filled = flat.length > 0
     with np.errstate(invalid="ignore", over="ignore"):  # inf - inf is NaN, as in PyTorch
-        total[filled] = np.add.reduceat(flat.values, flat.start()[filled])
+        total[filled] = np.add.reduceat(values, flat.start()[filled])
     return total
 
 
@@ -379,7 +379,7 @@ def _extreme(flat: _Flat, *, largest: bool) -> Float64[Array, " segment"]:
     result = flat.place(np.full(flat.length.size, -np.inf if largest else np.inf))
     filled = flat.length > 0
     if is_torch_namespace(flat.xp):
-        result = result.scatter_reduce(0, flat.owner(), flat.values, "amax" if largest else "amin")
+        result = result.scatter_reduce(0, flat.owner, flat.values, "amax" if largest else "amin")
     else:
         reduce = np.maximum if largest else np.minimum
         result[filled] = reduce.reduceat(flat.values, flat.start()[filled])
@@ -390,11 +390,10 @@ def _order(flat: _Flat) -> Int64[Array, " flat"]:
     """Sort by segment and within it by value, NaN last; equal values keep their order."""
     by_value = flat.xp.argsort(flat.values, stable=True)
     # The second sort is stable, so that it keeps the order of values inside each segment.
-    by_segment = flat.xp.argsort(flat.xp.take(flat.owner(), by_value), stable=True)
+    by_segment = flat.xp.argsort(flat.xp.take(flat.owner, by_value), stable=True)
     return flat.xp.take(by_value, by_segment)
 
 
 def _holds_nan(flat: _Flat) -> Bool[Array, " segment"]:
     """Say which segments hold a NaN."""
-    spoiled = flat.xp.astype(flat.xp.isnan(flat.values), flat.xp.int64)
-    return _sum(replace(flat, values=spoiled)) > 0
+    return _sum(flat, flat.xp.astype(flat.xp.isnan(flat.values), flat.xp.int64)) > 0
