@@ -230,7 +230,7 @@ def _require_scored(
         rollout = rollouts[np.repeat(np.arange(length.size), length)[token]]
         raise StatisticsError(
             f"`{name}` needs finite numbers where a rollout is comparable; condition "
-            f"{names[condition]!r}, rollout {rollout} has {values[condition, token]} "
+            f"{str(names[condition])!r}, rollout {rollout} has {values[condition, token]} "
             f"({int(bad.sum())} such tokens). Finish the probe, or mark the rollout as not "
             "comparable."
         )
