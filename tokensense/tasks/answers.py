@@ -36,7 +36,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple
 
 from tqdm import tqdm
 
@@ -365,7 +365,7 @@ class AnswerChecker:
         """End all workers; checks that wait in other threads raise. Closing twice is harmless."""
         self._finalizer()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "AnswerChecker":
         return self
 
     def __exit__(

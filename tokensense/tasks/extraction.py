@@ -29,7 +29,7 @@ STATED = re.compile(
     r"(?P<phrase>[^\n]*)",
     re.IGNORECASE | re.MULTILINE,
 )
-ANNOUNCED_AGAIN = re.compile(r"[*_ ]*(?:the |my )?(?:final )?answer is:?\s", re.IGNORECASE)
+ANNOUNCED_AGAIN = re.compile(r"^[*_ ]{0,8}(?:the |my )?(?:final )?answer is:?\s", re.IGNORECASE)
 SENTENCE_END = re.compile(r"(?<=[^\s.])\.(?=\s+[A-Z*])")
 NUMBER = re.compile(
     r"(?P<sign>[-+−–]?)\s*(?:"
@@ -40,6 +40,7 @@ NUMBER = re.compile(
     r"\s*\{\s*(?P<under>\d{1,1000})\s*\})"
 )
 BRACKETS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
+LONGEST_MARKED = 10_000
 MARKUP = "*_` \t\r\n"
 
 
@@ -126,13 +127,15 @@ def last_box(text: str) -> Found | None:
 def outer_markup_removed(text: str) -> str:
     r"""`text` without Markdown stars, sentence end and math brackets around the whole of it.
 
+    A text of more than LONGEST_MARKED characters is no answer, and stays as it is.
+
     >>> outer_markup_removed(r"**\(18\)**.")
     '18'
     >>> outer_markup_removed("$18 a day. I hope it is correct.")
     '$18 a day'
     """
     text = SENTENCE_END.split(text, maxsplit=1)[0]
-    while True:
+    while len(text) <= LONGEST_MARKED:
         before, text = text, text.strip(MARKUP)
         if text.endswith(".") and not text.endswith(".."):
             text = text[:-1]
@@ -142,7 +145,8 @@ def outer_markup_removed(text: str) -> str:
             if wrapped and text.endswith(closing) and opening not in inner and closing not in inner:
                 text = inner
         if text == before:
-            return text
+            break
+    return text
 
 
 def plain_number(text: str) -> Fraction | None:
