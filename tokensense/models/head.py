@@ -1,7 +1,7 @@
 """From hidden states to log-probabilities: the one function that does it, for scorer and sampler.
 
 Reads  final hidden states and the model's head (weight, bias, scale, softcap).
-Gives  head_of, log_statistics.
+Gives  head_of, log_statistics, logits_of.
 Sign   logp <= 0 and entropy >= 0, nats.
 Source online softmax in vocabulary tiles, as in cut cross-entropy (apple/ml-cross-entropy), with
        one sum more for the entropy and one for sum p^2.
@@ -101,7 +101,7 @@ def _row_block(
     """`log_statistics` of some rows: running maximum m, and sums over e = exp(logit - m)."""
     maximum = total = weighted = squares = chosen = torch.empty(0)
     for start in range(0, head.weight.shape[0], tile):
-        logits = _logits(hidden, head, start, start + tile)
+        logits = logits_of(hidden, head, start, start + tile)
         if temperature != 1.0:
             logits = logits.div_(temperature)
         here = (targets - start).clamp_(0, logits.shape[1] - 1)
@@ -130,7 +130,7 @@ def _row_block(
     )
 
 
-def _logits(hidden: Tensor, head: Head, start: int, end: int) -> Float32[Tensor, "row tile"]:
+def logits_of(hidden: Tensor, head: Head, start: int, end: int) -> Float32[Tensor, "row tile"]:
     """Logits of columns [start, end), float32, scale and softcap applied."""
     bias = None if head.bias is None else head.bias[start:end]
     logits = functional.linear(hidden, head.weight[start:end], bias).float()

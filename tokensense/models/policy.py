@@ -54,6 +54,7 @@ class Policy:
         name: as given.
         bos_id: id of the beginning-of-text token, None where the tokenizer has none.
         context_length: most tokens that the model was made for, prompt and response together.
+        objections: what self-checks found, by name; "" for none. The scorer fills it.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Policy:
         self.tokenizer = tokenizer
         self.name = name
         self.bos_id: int | None = tokenizer.bos_token_id
+        self.objections: dict[str, str] = {}
         config = model.config.get_text_config()
         self.context_length = int(getattr(config, "max_position_embeddings", None) or UNBOUNDED)
 

@@ -10,20 +10,21 @@ others, within 1e-4 nats in float32.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32
-from torch import Tensor
+from jaxtyping import Float32
 from transformers import PreTrainedModel
 
-from tokensense.checks import require_range
+from tokensense.checks import require_member, require_range
 from tokensense.errors import PolicyError
+from tokensense.models.attention import trie_attention_of
 from tokensense.models.head import ROWS, TILE, LogStatistics, head_of, log_statistics
-from tokensense.models.plan import Branch, Row, plan_padded
+from tokensense.models.plan import Branch, Row, plan_padded, plan_rows
 from tokensense.models.policy import Policy
+from tokensense.models.selfcheck import hidden_states, require_known_head, trie_objection
 
 TOKENS_PER_ROW = 4096
 
@@ -47,6 +48,7 @@ def score(
     *,
     tokens_per_row: int = TOKENS_PER_ROW,
     temperature: float = 1.0,
+    path: str = "auto",
     progress: Callable[[int], None] | None = None,
 ) -> list[Scores]:
     """Statistics of every response token, in the order of `branches`.
@@ -56,19 +58,24 @@ def score(
         branches: contexts and responses as ids. An empty response gives empty arrays.
         tokens_per_row: most tokens in one forward pass; a longer branch goes alone.
         temperature: logits are divided by it.
+        path: `trie` feeds what contexts have in common once, `padded` feeds every branch whole;
+            `auto` takes the trie where the policy passes the self-check.
         progress: called with the number of response tokens done since the last call.
 
     Raises:
-        PolicyError: a context is empty, a branch is longer than the policy's context, or an id is
-            outside its head.
-        SchemaError: `temperature` or `tokens_per_row` is not positive.
+        PolicyError: a context is empty, a branch is longer than the policy's context, an id is
+            outside its head, or the policy cannot take the path asked for.
+        SchemaError: `temperature`, `tokens_per_row` or `path` is outside what is allowed.
     """
     require_range("temperature", temperature, 1e-6, 1e6)
     require_range("tokens_per_row", tokens_per_row, 1, 2**40)
     _require_scorable(policy, branches)
+    chosen = resolved_path(policy, path)
+    plan = plan_rows if chosen == "trie" else plan_padded
+    attention = trie_attention_of(policy.model) if chosen == "trie" else nullcontext()
     found: list[Scores | None] = [None] * len(branches)
-    with _evaluation(policy.model), torch.inference_mode():
-        for row in plan_padded(branches, tokens_per_row=tokens_per_row):
+    with _evaluation(policy.model), torch.inference_mode(), attention:
+        for row in plan(branches, tokens_per_row=tokens_per_row):
             statistics = _score_row(policy, branches, row, temperature)
             for i, part in _per_branch(statistics, branches, row.branches):
                 found[i] = part
@@ -79,11 +86,18 @@ def score(
 
 
 def scoring_settings(
-    policy: Policy, *, tokens_per_row: int = TOKENS_PER_ROW, temperature: float = 1.0
+    policy: Policy,
+    *,
+    tokens_per_row: int = TOKENS_PER_ROW,
+    temperature: float = 1.0,
+    path: str = "auto",
 ) -> dict[str, str | int | float]:
-    """All that decides the bytes of a score besides policy and branches; for provenance."""
+    """All that decides the bytes of a score besides policy and branches; for provenance.
+
+    Arguments as in `score`. Threads are left out: one and two give the same bytes.
+    """
     return {
-        "path": "padded",
+        "path": resolved_path(policy, path),
         "tokens_per_row": tokens_per_row,
         "temperature": temperature,
         "head_rows": ROWS,
@@ -94,29 +108,38 @@ def scoring_settings(
     }
 
 
+def resolved_path(policy: Policy, path: str) -> str:
+    """`trie` or `padded`: what `path` comes to with this policy, by a self-check made once.
+
+    Raises:
+        PolicyError: `trie` was asked for and the policy cannot take it; or its head is unknown.
+        SchemaError: `path` is none of `auto`, `trie`, `padded`.
+    """
+    require_member("path", path, ("auto", "trie", "padded"))
+    if "trie" not in policy.objections:
+        with _evaluation(policy.model), torch.inference_mode():
+            require_known_head(policy)
+            policy.objections["trie"] = trie_objection(policy)
+    objection = policy.objections["trie"]
+    if path == "trie" and objection:
+        raise PolicyError(
+            f"Path 'trie' needs a model whose attention can be given segments; with {policy.name} "
+            f"{objection}. Score with path='padded'."
+        )
+    if path == "auto":
+        return "padded" if objection else "trie"
+    return path
+
+
 def _score_row(
     policy: Policy, branches: Sequence[Branch], row: Row, temperature: float
 ) -> LogStatistics:
     """Statistics of the row's response tokens, back to back."""
-    ids = torch.from_numpy(row.ids).to(policy.device)
-    positions = torch.from_numpy(row.positions).to(policy.device)
-    hidden = _hidden(policy.model, ids, positions).flatten(0, 1)
+    hidden = hidden_states(policy.model, row)
     rows = torch.from_numpy(row.rows).to(policy.device)
     targets = [np.asarray(branches[i].response, dtype=np.int64) for i in row.branches]
     wanted = torch.from_numpy(np.concatenate(targets)).to(policy.device)
     return log_statistics(hidden[rows], wanted, head_of(policy.model), temperature=temperature)
-
-
-def _hidden(
-    model: PreTrainedModel, ids: Tensor, positions: Tensor
-) -> Float[Tensor, "batch position hidden"]:
-    """The backbone's output after its final norm.
-
-    No mask: causal, and padding only on the right.
-    """
-    out = model.base_model(input_ids=ids, position_ids=positions, use_cache=False)
-    hidden: Tensor = out.last_hidden_state
-    return hidden
 
 
 def _per_branch(

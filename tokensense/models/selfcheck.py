@@ -1,0 +1,127 @@
+"""Does a model do what the scorer takes for granted? Asked once a policy, before its first score.
+
+Reads  a Policy; runs four forward passes of some twenty tokens.
+Gives  hidden_states, trie_objection, require_known_head.
+Source transformers 5.24 takes an attention name without a word and then does not use it (Mamba,
+       Falcon, Bloom), or not in every layer (Qwen3-Next): so calls are counted *and* numbers
+       compared.
+"""
+
+import inspect
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from tokensense.errors import PolicyError
+from tokensense.models.attention import trie_attention, trie_attention_of
+from tokensense.models.head import head_of, logits_of
+from tokensense.models.plan import Branch, Row, plan_padded, plan_rows
+from tokensense.models.policy import Policy
+
+# Largest difference allowed, relative to the largest value. Rounding of the short formats hides all
+# but gross mistakes: there the count of calls is the check.
+TOLERANCE = {"float32": 1e-5, "float16": 2e-2, "bfloat16": 1e-1}
+
+
+def hidden_states(model: PreTrainedModel, row: Row) -> Float[Tensor, "fed hidden"]:
+    """The backbone's output after its final norm, for everything that a row feeds.
+
+    A row with segments needs `trie_attention_of` around it. No mask is given: all is causal.
+    """
+    device = next(model.parameters()).device
+    backbone = model.base_model
+    if backbone is model:  # classes whose prefix names another attribute, such as Llama 4
+        backbone = model.get_decoder()  # type: ignore[no-untyped-call]
+    inputs: dict[str, Any] = {"input_ids": torch.from_numpy(row.ids).to(device)}
+    # Recurrent models have no positions to be told.
+    if "position_ids" in inspect.signature(backbone.forward).parameters:
+        inputs["position_ids"] = torch.from_numpy(row.positions).to(device)
+    if row.segments:
+        inputs["segments"] = row.segments
+    hidden: Tensor = backbone(**inputs, use_cache=False).last_hidden_state
+    return hidden.flatten(0, 1)
+
+
+def trie_objection(policy: Policy) -> str:
+    """Why contexts that begin alike cannot be fed once with this policy; "" if they can.
+
+    They can where every layer calls the registered attention, with the window that the config says,
+    and a trie of two branches gives what each branch gives alone under the model's own attention.
+    """
+    model, config = policy.model, policy.model.config.get_text_config()
+    if "chunked_attention" in (getattr(config, "layer_types", None) or ()):
+        return "its layers attend in chunks"
+    branches = _two_branches(policy)
+    row = plan_rows(branches, tokens_per_row=1024)[0]
+    windows: list[int | None] = []
+
+    def counted(*args: Any, **kwargs: Any) -> tuple[Tensor, None]:  # noqa: ANN401
+        windows.append(kwargs.get("sliding_window"))
+        return trie_attention(*args, **kwargs)
+
+    try:
+        with trie_attention_of(model, counted):
+            together = hidden_states(model, row)[row.rows]
+    except Exception as cause:  # whatever it is, there is a path that does without
+        return f"its forward pass fails: {cause}"
+    if len(windows) != config.num_hidden_layers:
+        return f"{len(windows)} of {config.num_hidden_layers} layers call the attention interface"
+    if windows != _windows(config):
+        return f"its layers use the windows {windows}; its config says {_windows(config)}"
+    alone = torch.cat([_alone(model, branches[i]) for i in row.branches])
+    error = float((together - alone).abs().max() / alone.abs().max())
+    if not error <= TOLERANCE[policy.dtype]:
+        return f"a trie of two branches is off by {error:.1e}, relative"
+    return ""
+
+
+def require_known_head(policy: Policy) -> None:
+    """Check that `head_of` knows all that the model does between hidden states and logits.
+
+    Raises:
+        PolicyError: the model's own logits are others.
+    """
+    row = plan_padded(_two_branches(policy)[:1], tokens_per_row=1024)[0]
+    ids = torch.from_numpy(row.ids).to(policy.device)
+    own = policy.model(input_ids=ids, use_cache=False).logits[0].float()
+    head = head_of(policy.model)
+    ours = logits_of(hidden_states(policy.model, row), head, 0, head.weight.shape[0])
+    error = float((own - ours).abs().max() / own.abs().max().clamp(min=1.0))
+    if not error <= TOLERANCE[policy.dtype]:
+        raise PolicyError(
+            f"Scoring needs logits that are a linear map of the last hidden state, with scale and "
+            f"softcap from the config; those of {type(policy.model).__name__} differ by "
+            f"{error:.1e}. "
+            "This model class is not supported: please report it."
+        )
+
+
+def _alone(model: PreTrainedModel, branch: Branch) -> Tensor:
+    """Hidden states that predict the response of one branch, by the model's own attention."""
+    row = plan_padded([branch], tokens_per_row=1024)[0]
+    return hidden_states(model, row)[row.rows]
+
+
+def _two_branches(policy: Policy) -> list[Branch]:
+    """Random ids: a common beginning of 7, contexts of 10 and 12, responses of 6 and 4 tokens."""
+    draw = torch.Generator().manual_seed(0)
+    ids = torch.randint(policy.head_width, (25,), generator=draw).tolist()
+    common = tuple(ids[:7])
+    return [
+        Branch((*common, *ids[7:10]), tuple(ids[10:16])),
+        Branch((*common, *ids[16:21]), tuple(ids[21:25])),
+    ]
+
+
+def _windows(config: PreTrainedConfig) -> list[int | None]:
+    """The window of each layer by the config; None where a layer sees everything."""
+    window = getattr(config, "sliding_window", None)
+    if getattr(config, "use_sliding_window", True) is False:
+        window = None
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        return [window] * config.num_hidden_layers
+    return [window if kind == "sliding_attention" else None for kind in kinds]
