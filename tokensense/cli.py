@@ -1,0 +1,200 @@
+"""The command line: each command is one call of the public face.
+
+Heavy libraries are imported inside the commands, so that `--help` answers at once. Exit codes: 0 fine, 1 findings or a
+failed check, 2 wrong usage or input. With `--json` a command prints one JSON object on standard output and nothing else;
+progress goes to standard error.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tokensense.errors import TokensenseError
+
+app = typer.Typer(
+    help="Which tokens of a reasoning trace drive credit, how we know, and whether training on it helps.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+Store = Annotated[Path, typer.Argument(help="Folder of the store.", metavar="STORE")]
+Model = Annotated[
+    str, typer.Option("--model", help="Hub id in the local cache, folder with safetensors, or .gguf file.")
+]
+Device = Annotated[str, typer.Option("--device", help="As torch names it: cpu, cuda, cuda:1.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+Seed = Annotated[int, typer.Option("--seed", help="Of everything random in this command.")]
+
+
+def _friendly(command: Callable[..., None]) -> Callable[..., None]:
+    """Our own errors become one message and exit code 2; anything else keeps its traceback, for it is a defect."""
+
+    @wraps(command)
+    def run(*args: object, **kwargs: object) -> None:
+        try:
+            command(*args, **kwargs)
+        except TokensenseError as error:
+            typer.echo(f"tokensense: {error}", err=True)
+            raise typer.Exit(2) from error
+        except KeyboardInterrupt:
+            typer.echo("tokensense: interrupted; finished blocks are kept, the same command goes on from there.", err=True)
+            raise typer.Exit(130) from None
+
+    return run
+
+
+def _show(result: dict[str, Any], lines: list[str], *, as_json: bool) -> None:
+    typer.echo(json.dumps(result, indent=1, sort_keys=True) if as_json else "\n".join(lines))
+
+
+def _lines(result: dict[str, Any], indent: str = "") -> list[str]:
+    """A dict as an aligned list, nested dicts indented beneath their name."""
+    width = max((len(str(name)) for name in result), default=0)
+    lines = []
+    for name, value in result.items():
+        if isinstance(value, dict):
+            lines += [f"{indent}{name}", *_lines(value, indent + "  ")]
+        else:
+            lines.append(f"{indent}{name!s:<{width}}  {value}")
+    return lines
+
+
+@app.command("import")
+@_friendly
+def import_(
+    store: Store,
+    file: Annotated[Path, typer.Argument(help="The file of traces.", metavar="FILE")],
+    model: Model,
+    format: Annotated[str, typer.Option("--format", help="jsonl, processbench, bigbench_mistake or gsm8k_solutions.")],
+    field: Annotated[
+        list[str] | None, typer.Option("--field", help="For jsonl: ours=theirs, once a field; dots go into nested objects.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Problems to take, whole groups.")] = None,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Bring in traces that others wrote."""
+    import tokensense as ts
+
+    fields = _pairs(field or [])
+    counts = ts.Study(store).ingest(
+        file, format=format, policy=ts.load_policy(model, device=device), fields=fields, limit=limit
+    )
+    _show(counts, _lines(counts), as_json=as_json)
+
+
+@app.command()
+@_friendly
+def generate(
+    store: Store,
+    model: Model,
+    problems: Annotated[Path, typer.Option("--problems", help="File of problems with answers.")],
+    task: Annotated[str, typer.Option("--task", help="Format of that file: gsm8k, math, aime or dapo.")] = "gsm8k",
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Problems to take.")] = None,
+    group: Annotated[int, typer.Option("--group", min=1, help="Responses a problem.")] = 1,
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1)] = 512,
+    temperature: Annotated[float, typer.Option("--temperature", min=0.0)] = 1.0,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Sample responses with the policy itself and check their answers."""
+    import tokensense as ts
+
+    counts = ts.Study(store).generate(
+        ts.load_policy(model, device=device), problems, task=task, limit=limit, group=group,
+        max_new_tokens=max_new_tokens, temperature=temperature, seed=seed,
+    )
+    _show(counts, _lines(counts), as_json=as_json)
+
+
+@app.command()
+@_friendly
+def probe(
+    store: Store,
+    model: Model,
+    probes: Annotated[
+        list[str] | None,
+        typer.Option("--probe", help="opposed, placebo, neutral, published, outcome_tone, answer; once a probe."),
+    ] = None,
+    conditions: Annotated[
+        Path | None, typer.Option("--conditions", help="YAML or JSON file of your own conditions.")
+    ] = None,
+    frames: Annotated[int, typer.Option("--frames", min=1, help="Sentences around the edited word.")] = 6,
+    families: Annotated[int, typer.Option("--families", min=1, help="Placebo families.")] = 9,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count tokens and blocks; score nothing.")] = False,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Score the stored tokens again under named conditions; goes on where it stopped."""
+    import tokensense as ts
+
+    found = ts.Study(store).probe(
+        ts.load_policy(model, device=device), probes=probes or ["opposed", "placebo", "neutral"],
+        conditions=conditions, frames=frames, families=families, dry_run=dry_run, progress=not as_json,
+    )
+    _show(found, _lines(found), as_json=as_json)
+
+
+@app.command()
+@_friendly
+def analyze(
+    store: Store,
+    resamples: Annotated[int, typer.Option("--resamples", min=100, help="Of the cluster bootstrap.")] = 10_000,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Describe the shifts: each statistic for verdicts, for placebos, and the difference."""
+    import tokensense as ts
+
+    result = ts.analyze(ts.Study(store), resamples=resamples, seed=seed)
+    if as_json:
+        typer.echo(json.dumps(result.to_dict(), indent=1))
+    else:
+        typer.echo(str(result))
+
+
+@app.command()
+@_friendly
+def figures(
+    store: Store,
+    out: Annotated[Path, typer.Option("--out", help="Folder for PDF, PNG, CSV and the manifest.")],
+    which: Annotated[str, typer.Option("--set", help="Set of figures: shifts.")] = "shifts",
+    style: Annotated[str, typer.Option("--style", help="neurips, icml, acl or plain.")] = "neurips",
+    as_json: Json = False,
+) -> None:
+    """Draw the figures of a paper from a store that was analyzed."""
+    import tokensense as ts
+
+    manifest = ts.Study(store, mode="r").figures(out, which=which, style=style)
+    _show(manifest, _lines(manifest), as_json=as_json)
+
+
+@app.command()
+@_friendly
+def info(store: Store, as_json: Json = False) -> None:
+    """What a store holds, by whom it was made, and what is missing."""
+    import tokensense as ts
+
+    found = ts.Study(store, mode="r").info()
+    _show(found, _lines(found), as_json=as_json)
+
+
+def _pairs(fields: list[str]) -> dict[str, str]:
+    """`ours=theirs` options as a dict."""
+    pairs = dict(field.partition("=")[::2] for field in fields)
+    bad = [field for field in fields if "=" not in field]
+    if bad:
+        typer.echo(f"tokensense: --field needs ours=theirs; it is {bad[0]!r}. Example: --field question=prompt", err=True)
+        raise typer.Exit(2)
+    return pairs
+
+
+if __name__ == "__main__":
+    sys.exit(app())

@@ -1,0 +1,128 @@
+"""The flat view: every response token of a store under every condition, with everything known about it.
+
+Reads  nodes `/rollouts` and `/probes/<name>`.
+Gives  flat_tokens: one Dataset, flags decoded to words.
+Sign   shift = logp[condition] - logp[base], nats; positive: the condition makes the sampled token likelier.
+"""
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from tokensense.errors import StoreError
+from tokensense.rollouts.table import text_of, texts
+from tokensense.schema import BASE, STATISTICS, Comparability, Finish, IdsOrigin, Kind, Label
+
+CONDITION_LABELS = ("family", "level", "frame", "wording", "tone", "placement")
+NO_PROBE = "a probe is needed; the store has none. Run `tokensense probe` (or Study.probe) first."
+
+
+def flat_tokens(rollouts: xr.Dataset, probes: Mapping[str, xr.Dataset]) -> xr.Dataset:
+    """Join rollouts and probes into one flat Dataset.
+
+    Args:
+        rollouts: the node `/rollouts`.
+        probes: probe name -> its node; `base` among them, whose condition comes first.
+
+    Returns:
+        Dims (condition, token) and (rollout). Variables `logp`, `shift`, `entropy` (nats), `p_max`, `p_square_sum`
+        (condition, token); `comparable` (condition, rollout); `length`, `finish`, `ids_origin`, `label`,
+        `wrong_step` (rollout). Coordinates of a condition: name, probe, family, level, frame, wording, tone,
+        placement; of a token: problem, cluster, rollout, reward, generator, kind, step, token_id, text.
+
+    Raises:
+        StoreError: there is no base probe.
+    """
+    if BASE not in probes:
+        raise StoreError(NO_PROBE)
+    names = [BASE, *sorted(name for name in probes if name != BASE)]
+    variables: dict[str, Any] = {
+        name: (("condition", "token"), _stacked(probes, names, name), probes[BASE][name].attrs)
+        for name in STATISTICS
+    }
+    logp = variables["logp"][1]
+    variables["shift"] = (
+        ("condition", "token"),
+        logp - logp[:1],
+        {"units": "nats", "description": "logp[condition] - logp[base]; positive: the condition makes it likelier"},
+    )
+    comparable = _stacked(probes, names, "comparability") == Comparability.OK
+    variables["comparable"] = (("condition", "rollout"), comparable)
+    variables |= _rollout_variables(rollouts)
+    found = xr.Dataset(variables, coords={**_condition_coords(probes, names), **_token_coords(rollouts)})
+    sampled, scored = rollouts.attrs.get("sampled_by_digest", ""), _digest(probes[BASE])
+    return found.assign_attrs(
+        sampled_by=rollouts.attrs["sampled_by"],
+        scored_by=probes[BASE].attrs["scored_by"],
+        off_policy=sampled != scored,
+    )
+
+
+def words(flags: type[IntEnum], values: np.ndarray) -> np.ndarray:
+    """Names of flags in lower case, one a value."""
+    table = np.array([flag.name.lower() for flag in flags])
+    return table[values]
+
+
+def _digest(base: xr.Dataset) -> str:
+    import json
+
+    return str(json.loads(base.attrs["header"])["policy_digest"])
+
+
+def _stacked(probes: Mapping[str, xr.Dataset], names: list[str], variable: str) -> np.ndarray:
+    return np.concatenate([probes[name][variable].values for name in names])
+
+
+def _condition_coords(probes: Mapping[str, xr.Dataset], names: list[str]) -> dict[str, Any]:
+    """Names made unique by the probe where two probes use the same."""
+    labels = {
+        label: np.concatenate([probes[name][label].values.astype(str) for name in names])
+        for label in ("condition_name", *CONDITION_LABELS)
+    }
+    probe = np.concatenate([np.repeat(name, probes[name].sizes["condition"]) for name in names])
+    own = labels.pop("condition_name")
+    repeated = {name for name in own if (own == name).sum() > 1}
+    unique = [f"{p}/{n}" if n in repeated else n for p, n in zip(probe, own, strict=True)]
+    return {
+        "condition": ("condition", np.array(unique)),
+        "probe": ("condition", probe),
+        **{label: ("condition", values) for label, values in labels.items()},
+    }
+
+
+def _rollout_variables(rollouts: xr.Dataset) -> dict[str, Any]:
+    flags = {"finish": Finish, "ids_origin": IdsOrigin, "label": Label}
+    return {
+        "length": ("rollout", rollouts["length"].values),
+        "wrong_step": ("rollout", rollouts["wrong_step"].values),
+        **{name: ("rollout", words(flag, rollouts[name].values)) for name, flag in flags.items()},
+    }
+
+
+def _token_coords(rollouts: xr.Dataset) -> dict[str, Any]:
+    length = rollouts["length"].values
+    problem = rollouts["problem_of"].values
+    per_rollout = {
+        "problem": problem,
+        "cluster": rollouts["cluster"].values[problem],
+        "rollout": np.arange(length.size),
+        "reward": rollouts["reward"].values,
+        "generator": np.array(text_of(rollouts, "generator"), dtype=str),
+    }
+    table = texts(rollouts)
+    vocabulary = np.array(
+        [table[row].decode("utf-8", "backslashreplace") for row in rollouts["vocab_text"].values], dtype=str
+    )
+    ids = rollouts["token_id"].values
+    place = np.searchsorted(rollouts["vocab_id"].values, ids)
+    return {
+        **{name: ("token", np.repeat(values, length)) for name, values in per_rollout.items()},
+        "kind": ("token", words(Kind, rollouts["kind"].values)),
+        "step": ("token", rollouts["step"].values),
+        "token_id": ("token", ids),
+        "text": ("token", vocabulary[place] if ids.size else np.empty(0, dtype=str)),
+    }

@@ -1,0 +1,308 @@
+"""A study: one store, one scoring policy, and everything that was asked of them.
+
+Reads  files of traces, policies, the store's own nodes.
+Gives  Study (ingest, generate, probe, tokens, figures, info), analyze, open_studies. Parts are put together here;
+       nothing is computed that a part owns.
+Sign   shift = logp[condition] - logp[base], nats; positive: the condition makes the sampled token likelier.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from glob import glob
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import xarray as xr
+
+from tokensense import importing
+from tokensense.checks import require_member
+from tokensense.errors import StoreError
+from tokensense.flat import flat_tokens
+from tokensense.rollouts.trajectory import Imported, Trace, assemble
+from tokensense.store.archive import Archive
+from tokensense.summary import summarize
+from tokensense.tasks import CATALOGUE as TASKS
+from tokensense.tasks.answers import AnswerChecker
+
+if TYPE_CHECKING:
+    from tokensense.models.policy import Policy
+
+PROBES = ("opposed", "placebo", "neutral")
+USER_PROBE = "user"
+
+
+class Study:
+    """One store: rollouts, the probes of one policy, and what was found.
+
+    Args:
+        path: folder of the store; `ingest` and `generate` make it where it is not there yet.
+        mode: "a" to write, "r" to read only.
+    """
+
+    def __init__(self, path: str | Path, *, mode: Literal["a", "r"] = "a") -> None:
+        self.path = Path(path)
+        self.mode: Literal["a", "r"] = mode
+
+    def __repr__(self) -> str:
+        if not self.path.exists():
+            return f"Study({str(self.path)!r}): no store there yet; ingest or generate makes one"
+        found = self.info()
+        return (
+            f"Study({str(self.path)!r}): {found['rollouts']} rollouts of {found['problems']} problems, "
+            f"{found['tokens']} tokens; probes: {', '.join(found['probes']) or 'none'}"
+        )
+
+    def archive(self) -> Archive:
+        """The store below, for what this class does not offer.
+
+        Raises:
+            StoreError: it is missing (mode "r"), no store, or of another format version.
+        """
+        return Archive(self.path, mode=self.mode)
+
+    def ingest(
+        self,
+        path: str | Path,
+        *,
+        format: str,
+        policy: "Policy",
+        fields: Mapping[str, str] | None = None,
+        limit: int | None = None,
+    ) -> dict[str, Any]:
+        """Import traces that others wrote; text-only ones get the ids of `policy`'s tokenizer.
+
+        Args:
+            path: the file.
+            format: one of `tokensense.importing.FORMATS`.
+            policy: the policy that will score; it need not be the one that sampled.
+            fields: for plain JSONL: our field name -> the file's.
+            limit: problems to take, whole groups; None for all.
+
+        Returns:
+            What `info` says of the rollouts, and `refused`: a message a line that could not be read.
+
+        Raises:
+            InputError: the file cannot be read as `format`.
+            StoreError: the store has other rollouts already.
+        """
+        imported = importing.read(path, format=format, fields=fields, limit=limit)
+        return self._freeze(imported, policy, sampled_by_digest="")
+
+    def generate(
+        self,
+        policy: "Policy",
+        problems: str | Path,
+        *,
+        task: str,
+        limit: int | None = None,
+        group: int = 1,
+        max_new_tokens: int = 512,
+        temperature: float = 1.0,
+        seed: int = 0,
+        progress: bool = True,
+    ) -> dict[str, Any]:
+        """Sample responses with `policy` and check their answers; undecided ones have reward NaN.
+
+        Args:
+            policy: samples, and will score: the store is on-policy.
+            problems: file of problems with answers.
+            task: format of that file; one of `tokensense.tasks.CATALOGUE`.
+            limit: problems to take, from the start; None for all.
+            group: responses a problem.
+            max_new_tokens: longest response; longer ones end with finish `length`.
+            temperature: of sampling.
+            seed: same seed, same bytes on CPU.
+            progress: show a bar.
+
+        Returns:
+            As `ingest`.
+
+        Raises:
+            InputError: the file cannot be read as `task`.
+            StoreError: the store has other rollouts already.
+        """
+        from tokensense.rollouts.generate import generate
+
+        require_member("task", task, TASKS)
+        read = TASKS[task](problems)
+        chosen = list(read.problems[:limit])
+        traces = list(
+            generate(
+                policy, chosen, group=group, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed,
+                progress=progress,
+            )
+        )
+        answers = {problem.name: problem.answer for problem in chosen}
+        graded, undecided = _graded(traces, answers)
+        imported = Imported(chosen, graded, set_aside={}, refused=list(read.refused))
+        found = self._freeze(imported, policy, sampled_by_digest=policy.digest)
+        return {**found, "undecided": undecided}
+
+    def _freeze(self, imported: Imported, policy: "Policy", *, sampled_by_digest: str) -> dict[str, Any]:
+        """Tokens, kinds, prompts; then the node."""
+        dataset = assemble(imported, policy).assign_attrs(sampled_by_digest=sampled_by_digest)
+        with self.archive() as archive:
+            archive.write_rollouts(dataset)
+        return {**self.info(), "refused": imported.refused}
+
+    def probe(
+        self,
+        policy: "Policy",
+        probes: Sequence[str] = PROBES,
+        *,
+        conditions: str | Path | None = None,
+        frames: int = 6,
+        families: int = 9,
+        dry_run: bool = False,
+        progress: bool = True,
+    ) -> dict[str, Any]:
+        """Score the stored tokens again under named conditions; goes on where it stopped.
+
+        Args:
+            policy: scores.
+            probes: names from `tokensense.probes.CATALOGUE`.
+            conditions: file of your own conditions; they become the probe `user`.
+            frames: sentences around each edited word.
+            families: placebo families.
+            dry_run: count tokens and blocks, score nothing.
+            progress: show a bar with rate and time left.
+
+        Returns:
+            Counts: tokens scored, seconds, rollouts that may not be compared and why, numerical floor.
+
+        Raises:
+            SchemaError: an unknown probe.
+            ConditionError: the conditions cannot be built for this policy.
+            StoreError: the store has no rollouts, or was scored with another policy.
+            LockError: another process is writing.
+        """
+        from tokensense.probes import CATALOGUE, replicas, rescore, templates
+
+        for name in probes:
+            require_member("probe", name, CATALOGUE)
+        chosen = {name: CATALOGUE[name](policy, frames=frames, families=families) for name in probes}
+        if conditions is not None:
+            chosen[USER_PROBE] = templates.from_file(conditions)
+        with self.archive() as archive:
+            if dry_run:
+                return rescore.estimate(archive, policy, chosen)
+            done = rescore.run_probes(archive, policy, chosen, progress=progress)
+            return {**done, "numerical_floor": replicas.measure(archive, policy)}
+
+    def tokens(self, probes: Sequence[str] | None = None) -> xr.Dataset:
+        """One flat Dataset of all response tokens under all conditions; see `flat.flat_tokens`.
+
+        Args:
+            probes: names; None for all finished ones. `base` is always there.
+
+        Raises:
+            StoreError: no probe is finished, or one of those named is not.
+        """
+        archive = Archive(self.path, mode="r")
+        finished = _finished_probes(archive)
+        wanted = finished if probes is None else ["base", *probes]
+        return flat_tokens(archive.rollouts(), {name: archive.read(f"/probes/{name}") for name in wanted})
+
+    def results(self) -> dict[str, xr.Dataset]:
+        """What `analyze` found: node name below `/stats` -> Dataset.
+
+        Raises:
+            StoreError: there is no store.
+        """
+        archive = Archive(self.path, mode="r")
+        nodes = [node for node in archive.nodes() if node.startswith("/stats/")]
+        return {node.removeprefix("/stats/"): archive.read(node) for node in nodes}
+
+    def figures(self, out: str | Path, *, which: str = "shifts", style: str = "neurips") -> dict[str, Any]:
+        """Draw a set of figures: PDF, PNG and CSV each, and a manifest.
+
+        Args:
+            out: folder, made where it is missing.
+            which: name of the set.
+            style: column widths and fonts.
+
+        Returns:
+            The manifest.
+
+        Raises:
+            FigureError: what the set needs was not analyzed yet.
+            StoreError: there is no store, or no finished probe.
+        """
+        from tokensense.figures.sets import draw
+
+        inputs = {"tokens": self.tokens(), **self.results()}
+        return draw(which, inputs, Path(out), style=style)
+
+    def info(self) -> dict[str, Any]:
+        """What the store holds, by whom it was made, what is missing; see `summary.summarize`.
+
+        Raises:
+            StoreError: there is no store.
+        """
+        return summarize(Archive(self.path, mode="r"))
+
+
+def analyze(study: Study, *, resamples: int = 10_000, seed: int = 0) -> dict[str, xr.Dataset]:
+    """Describe the shifts of a study and keep the results in its store.
+
+    Args:
+        study: with the probes `opposed` and, for the triple, `placebo`.
+        resamples: of the one-stage cluster bootstrap over problem texts.
+        seed: of the bootstrap.
+
+    Returns:
+        Analysis name -> Dataset; see `stats.describe.describe`. Each statistic comes as verdict, placebo, difference.
+
+    Raises:
+        StoreError: no finished probe.
+        StatisticsError: there is no verdict pair that any rollout can use.
+    """
+    from tokensense.stats.describe import describe
+
+    results = describe(study.tokens(), resamples=resamples, seed=seed)
+    with study.archive() as archive:
+        for name, dataset in results.items():
+            archive.write_node(f"/stats/{name}", dataset)
+    return results
+
+
+def open_studies(pattern: str) -> dict[str, Study]:
+    """Open many stores for comparison, read-only.
+
+    Args:
+        pattern: a glob, as `runs/*.zarr`.
+
+    Returns:
+        Path -> Study, sorted by path.
+
+    Raises:
+        StoreError: nothing matches.
+    """
+    paths = sorted(glob(pattern))  # noqa: PTH207 (absolute patterns too)
+    if not paths:
+        raise StoreError(f"at least one store is needed; {pattern!r} matches none. Check the pattern.")
+    return {path: Study(path, mode="r") for path in paths}
+
+
+def _finished_probes(archive: Archive) -> list[str]:
+    return [node.removeprefix("/probes/") for node in archive.nodes() if node.startswith("/probes/")]
+
+
+def _graded(traces: list[Trace], answers: Mapping[str, str | None]) -> tuple[list[Trace], dict[str, int]]:
+    """Rewards by the answer checker; undecided ones counted by reason."""
+    from dataclasses import replace
+
+    undecided: Counter[str] = Counter()
+    graded = []
+    with AnswerChecker() as checker:
+        for trace in traces:
+            answer = answers[trace.problem]
+            if answer is None:
+                undecided["no reference answer"] += 1
+                graded.append(trace)
+                continue
+            verdict = checker.check(trace.text, answer)
+            if verdict.status == "undecided":
+                undecided[verdict.reason] += 1
+            graded.append(replace(trace, reward=verdict.reward))
+    return graded, dict(undecided)

@@ -1,0 +1,97 @@
+"""What a store holds, in one screen.
+
+Reads  nodes of an Archive and its inventory; takes no lock and changes nothing.
+Gives  summarize: plain JSON values, in the order in which a person asks.
+"""
+
+import json
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from tokensense.rollouts.table import text_of
+from tokensense.schema import BASE, Comparability, Finish, IdsOrigin, Label
+from tokensense.store import inventory
+from tokensense.store.archive import Archive
+
+
+def summarize(archive: Archive) -> dict[str, Any]:
+    """Counts, groups, labels, probes with their comparability, sizes and makers.
+
+    Args:
+        archive: a store opened in any mode.
+
+    Returns:
+        Plain JSON values. `comparability` of a probe counts (condition, rollout); what is not `ok` is left out of
+        statistics and stays in the store.
+    """
+    stock = inventory.info(archive)
+    found: dict[str, Any] = {"path": str(archive.path)}
+    if "/rollouts" in stock["nodes"]:
+        found |= _rollouts(archive.rollouts())
+    probes = {name: _probe(archive, name, state) for name, state in stock["probes"].items()}
+    digests = {
+        json.loads(archive.read(f"/probes/{name}").attrs["header"])["policy_digest"]
+        for name, probe in probes.items()
+        if probe["state"] == "finished"
+    }
+    if digests and "sampled_by" in found:
+        found["scored_by"] = archive.read(f"/probes/{BASE}").attrs["scored_by"] if BASE in probes else ""
+        found["off_policy"] = digests != {archive.rollouts().attrs.get("sampled_by_digest", "")}
+    found["probes"] = probes
+    found["analyses"] = [n.removeprefix("/stats/") for n in archive.nodes() if n.startswith("/stats/")]
+    found["megabytes"] = round(stock["bytes"] / 1e6, 1)
+    found["format_version"] = stock["format_version"]
+    found["holder"] = stock["holder"]
+    return found
+
+
+def _rollouts(rollouts: xr.Dataset) -> dict[str, Any]:
+    reward = rollouts["reward"].values
+    of = rollouts["problem_of"].values
+    groups = [reward[of == problem] for problem in np.unique(of)]
+    return {
+        "problems": int(rollouts.sizes["problem"]),
+        "question_texts": int(np.unique(rollouts["cluster"].values).size),
+        "rollouts": int(rollouts.sizes["rollout"]),
+        "tokens": int(rollouts.sizes["token"]),
+        "longest": int(rollouts["length"].values.max(initial=0)),
+        "rewards": {
+            "right": int((reward == 1).sum()),
+            "wrong": int((reward == 0).sum()),
+            "undecided": int(np.isnan(reward).sum()),
+        },
+        "groups_with_contrast": sum(np.unique(group[~np.isnan(group)]).size > 1 for group in groups),
+        "groups_without_contrast": sum(np.unique(group[~np.isnan(group)]).size < 2 for group in groups),
+        "generators": dict(sorted(Counter(text_of(rollouts, "generator")).items())),
+        "finish": _named(Finish, rollouts["finish"].values),
+        "ids_origin": _named(IdsOrigin, rollouts["ids_origin"].values),
+        "labels": _named(Label, rollouts["label"].values),
+        "set_aside": json.loads(rollouts.attrs["set_aside"]),
+        "refused_lines": int(rollouts.attrs["refused"]),
+        "sampled_by": rollouts.attrs["sampled_by"],
+        "tokenizer": rollouts.attrs["tokenizer"],
+    }
+
+
+def _probe(archive: Archive, name: str, state: dict[str, Any]) -> dict[str, Any]:
+    """State of one probe; comparability once it is finished."""
+    kept = {key: state[key] for key in ("state", "blocks", "done", "missing", "bytes") if key in state}
+    if state["state"] != "finished":
+        return kept
+    node = archive.read(f"/probes/{name}")
+    provenance = json.loads(node.attrs["provenance"])
+    return {
+        "state": "finished",
+        "conditions": int(node.sizes["condition"]),
+        "comparability": _named(Comparability, node["comparability"].values.ravel()),
+        "command": provenance["command"],
+        "commit": (provenance["git"] or {}).get("commit"),
+    }
+
+
+def _named(flags: type, values: np.ndarray) -> dict[str, int]:
+    found, count = np.unique(values, return_counts=True)
+    return {flags(value).name.lower(): int(n) for value, n in zip(found, count, strict=True)}
