@@ -1,4 +1,4 @@
-"""Slow plain versions of the statistics: loops, one token or pair at a time; nothing from tokensense."""
+"""Slow plain versions of the statistics: loops over tokens or pairs; nothing from tokensense."""
 
 import math
 

@@ -19,7 +19,7 @@ def made_up_tokens(
     generators=("a", "b", "c", "d"),
     neutral=True,
 ):
-    """Flat tokens of `problems` x `group` rollouts under base, verdict, placebo and neutral conditions.
+    """Tokens of `problems` x `group` rollouts under base, verdict, placebo and neutral.
 
     scenario  placebo_like  the verdict's contrast is noise, as every placebo's
               signal        the verdict's contrast rises with the reward

@@ -14,7 +14,9 @@ def auroc(score, reward, problem, generator):
     problem, generator = np.asarray(problem, dtype=np.int64), np.asarray(generator)
     met = module.contests(reward, problem)
     faced = module.orientations(met, generator)
-    sums = module.contest_sums(score[:, None], problem, met=met, faced=faced, clusters=int(problem.max()) + 1)
+    sums = module.contest_sums(
+        score[:, None], problem, met=met, faced=faced, clusters=int(problem.max()) + 1
+    )
     return module.auroc(sums.sum(axis=0, keepdims=True), faced)[0, 0]
 
 

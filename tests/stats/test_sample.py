@@ -93,7 +93,7 @@ def test_rollout_index_out_of_range(tokens):
 def test_two_rewards_in_one_rollout(tokens):
     reward = tokens.reward.values.copy()
     reward[0] = 5
-    with pytest.raises(SchemaError, match="`reward` needs one value .* rollout 0 has several"):
+    with pytest.raises(SchemaError, match=r"`reward` needs one value .* rollout 0 has several"):
         read_sample(tokens.assign_coords(reward=("token", reward)))
 
 

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int64, Shaped
 
+from tokensense.stats.catalogue import ratio
 from tokensense.stats.resampling import cluster_sums
 
 ORIENTATIONS = ("balanced", "plain")
@@ -138,8 +139,8 @@ def auroc(
     middle = (share[..., faced.forth] + share[..., faced.back]) / 2
     found = np.stack(
         [
-            divide((weight * middle).sum(axis=-1), weight.sum(axis=-1)),
-            divide(won.sum(axis=-1), met.sum(axis=-1)),
+            ratio((weight * middle).sum(axis=-1), weight.sum(axis=-1)),
+            ratio(won.sum(axis=-1), met.sum(axis=-1)),
         ],
         axis=-1,
     )
@@ -169,7 +170,7 @@ def generator_accuracy(
         np.bincount(group, part)[group] - np.bincount(here.ravel(), part)[here.ravel()]
         for part in (right, judged.astype(np.float64))
     ]
-    return divide(other[0], other[1])
+    return ratio(other[0], other[1])
 
 
 def contest_sums(
@@ -193,13 +194,3 @@ def contest_sums(
     place = cluster[met.right] * faced.total + faced.code
     flat = cluster_sums(won * met.weight[:, None], place, clusters=clusters * faced.total)
     return np.moveaxis(flat.reshape(clusters, faced.total, -1), 1, 2)
-
-
-def divide(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """Divide; NaN where nothing is below.
-
-    Args:
-        above: any sums.
-        below: sums, not negative.
-    """
-    return np.where(below > 0, above / np.where(below > 0, below, 1.0), np.nan)

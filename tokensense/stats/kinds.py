@@ -26,10 +26,10 @@ from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from scipy import sparse
 
 from tokensense.segments import broadcast, segment_index
-from tokensense.stats.auroc import divide
+from tokensense.stats.catalogue import ratio
 from tokensense.stats.pairs import Terms
 from tokensense.stats.resampling import Resampling, intervals, resample
-from tokensense.stats.results import dataset
+from tokensense.stats.results import dataset, plain
 from tokensense.stats.sample import Pair, Sample
 from tokensense.stats.shifts import absolute_shift, contrast, sensitivity
 from tokensense.stats.triples import TERMS, Group, averages
@@ -206,8 +206,8 @@ def _values(
     """Mean, log ratio and matched log ratio of every kind and pair from totals."""
     own, matched, partner = (totals[..., side, :] for side in range(len(SIDES)))
     rest = own.sum(axis=2, keepdims=True) - own
-    mean = divide(own[..., 1:], own[..., :1])
-    others = divide(rest[..., 1:], rest[..., :1])
+    mean = ratio(own[..., 1:], own[..., :1])
+    others = ratio(rest[..., 1:], rest[..., :1])
     scales = [mean, _log_ratio(mean, others), _log_ratio(matched[..., 1:], partner[..., 1:])]
     return np.stack(scales, axis=1).swapaxes(2, 4)
 
@@ -285,8 +285,8 @@ def _balance(
         )
         for stage, (one, other) in enumerate(pairs):
             difference = _mean(covariates, one) - _mean(covariates, other)
-            table[kind, :, stage] = divide(difference, spread)
-        share[kind] = divide(np.array(matching.matched.sum()), own.sum())
+            table[kind, :, stage] = ratio(difference, spread)
+        share[kind] = np.mean(matching.matched[used][own > 0]) if own.any() else np.nan
     return xr.Dataset(
         {
             "difference": (
@@ -308,7 +308,7 @@ def _balance(
             "covariate": list(COVARIATES),
             "stage": ["before", "after"],
         },
-        attrs={key: value for key, value in attrs.items() if isinstance(value, (str, int, float))},
+        attrs=plain(attrs),
     )
 
 
@@ -316,4 +316,4 @@ def _mean(
     values: Float[np.ndarray, " covariate token"], weight: Float[np.ndarray, " token"]
 ) -> Float[np.ndarray, " covariate"]:
     """Weighted mean; NaN for no weight."""
-    return divide(values @ weight, np.full(len(values), weight.sum()))
+    return ratio(values @ weight, np.full(len(values), weight.sum()))

@@ -55,7 +55,7 @@ def dataset(
             "lost": (dims, estimates.lost),
         },
         coords={**{dim: list(labels) for dim, labels in coords.items()}, BOUND: list(BOUNDS)},
-        attrs={key: _plain(value) for key, value in attrs.items()},
+        attrs=plain(attrs),
     )
     for name, text in DESCRIPTIONS.items():
         found[name].attrs["description"] = text
@@ -73,9 +73,18 @@ def reason(code: int) -> str:
     return REASONS[Method(int(code))]
 
 
+def plain(attrs: Mapping[str, object]) -> dict[str, object]:
+    """Give attributes that any store keeps: numbers and texts; everything else becomes JSON.
+
+    Args:
+        attrs: by name; truth values become 0 and 1.
+    """
+    return {key: _plain(value) for key, value in attrs.items()}
+
+
 def _plain(value: object) -> object:
-    """Give numbers and texts as they are and everything else as JSON."""
-    if isinstance(value, bool):
+    """Give one value as a number or text."""
+    if isinstance(value, (bool, np.bool)):
         return int(value)
     if isinstance(value, (str, int, float, np.number)):
         return value
