@@ -48,6 +48,11 @@ class Source:
         self.name = name
         self.tree = ast.parse(text)
         self.private: dict[str, list[Function]] = {}
+        self.tables: dict[str, list[ast.expr]] = {}
+        for part in self.tree.body:
+            if isinstance(part, ast.Assign | ast.AnnAssign) and part.value is not None:
+                target = part.target if isinstance(part, ast.AnnAssign) else part.targets[0]
+                self.tables[_last(target)] = [part.value]
         self._collect(self.tree, hidden=False)
 
     def _collect(self, parent: ast.AST, *, hidden: bool) -> None:
@@ -242,16 +247,19 @@ def unsaid(source: Source) -> list[str]:
 
 
 def reachable(source: Source, used: set[str]) -> set[str]:
-    """Errors that the functions used say they raise, through private helpers of the module."""
+    """Errors that the functions used say they raise.
+
+    Private helpers and tables of the module are read on: `FORMATS[format](path)` may call every
+    reader in `FORMATS`.
+    """
     found, seen, waiting = set(), set(), list(used)
     while waiting:
         name = waiting.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        found |= SAYS.get(name, set())
-        for helper in source.private.get(name, []):
-            waiting += names(helper)
+        if name not in seen:
+            seen.add(name)
+            found |= SAYS.get(name, set())
+            for part in [*source.private.get(name, []), *source.tables.get(name, [])]:
+                waiting += names(part)
     return found
 
 
