@@ -141,7 +141,7 @@ def _dequantized(path: Path) -> tuple[PreTrainedModel, transformers.PreTrainedTo
                 dtype=torch.float32,
                 **where,
             )
-    except (OSError, ValueError, KeyError) as cause:
+    except Exception as cause:  # its readers raise whatever they meet, bare `Exception` too
         raise PolicyError(
             f"A GGUF policy needs an architecture that transformers can dequantize; {path} fails: "
             f"{cause} "

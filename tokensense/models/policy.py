@@ -13,7 +13,6 @@ network.
 import hashlib
 import json
 from collections.abc import Callable
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,8 @@ PLACEMENTS = ("system", "user_end", "user_start")
 # word.
 PLAIN_FORMAT = "Question: {content}\nAnswer:"
 UNBOUNDED = 2**31 - 1
+# Some templates print "today"; a prompt must not depend on the day on which it is scored.
+FIXED_DATE = "{%- macro strftime_now(format) -%}26 July 2024{%- endmacro %}"
 
 
 class Policy:
@@ -208,13 +209,16 @@ class Policy:
 
     def _prompt_text(self, content: str, *, system: str) -> str:
         """Prompt text by the template; `system` "" leaves the system message to the template."""
-        if _template_text(self.tokenizer) is None:
+        template = _template_text(self.tokenizer)
+        if template is None:
             return (f"{system}\n\n" if system else "") + PLAIN_FORMAT.replace("{content}", content)
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": content})
+        if "strftime_now" in template:
+            template = FIXED_DATE + template
         try:
             text = self.tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True, strftime_now=_fixed_date
+                messages, tokenize=False, add_generation_prompt=True, chat_template=template
             )
         except TemplateError as cause:
             raise PolicyError(
@@ -362,11 +366,6 @@ def _template_text(tokenizer: PreTrainedTokenizerBase) -> str | None:
     """
     template = tokenizer.chat_template
     return template.get("default") if isinstance(template, dict) else template
-
-
-def _fixed_date(format: str) -> str:
-    """Stands for "today" in templates that print it: a prompt must not depend on the day."""
-    return datetime(2024, 7, 26).strftime(format)
 
 
 def _digest(text: str) -> str:

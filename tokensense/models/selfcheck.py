@@ -34,7 +34,7 @@ def hidden_states(model: PreTrainedModel, row: Row) -> Float[Tensor, "fed hidden
     device = next(model.parameters()).device
     backbone = model.base_model
     if backbone is model:  # classes whose prefix names another attribute, such as Llama 4
-        backbone = model.get_decoder()  # type: ignore[no-untyped-call]
+        backbone = model.model
     inputs: dict[str, Any] = {"input_ids": torch.from_numpy(row.ids).to(device)}
     # Recurrent models have no positions to be told.
     if "position_ids" in inspect.signature(backbone.forward).parameters:
