@@ -264,9 +264,15 @@ def reachable(source: Source, used: set[str]) -> set[str]:
 
 
 def foreign(source: Source) -> set[str]:
-    """Errors raised by name that are neither ours nor protocols of the language."""
+    """Errors raised by name that are neither ours, nor caught again, nor part of the language."""
+    units = [
+        part
+        for node in source.tree.body
+        for part in (node.body if isinstance(node, ast.ClassDef) else [node])
+    ]
+    leaving = set().union(*(raised(unit) - caught(unit) for unit in units))
     returned = set(source.private)  # `raise _refusal(...)`
-    return raised(source.tree) - OURS - OTHERS - LOCAL - returned
+    return leaving - OURS - OTHERS - LOCAL - returned
 
 
 @each_module
@@ -327,7 +333,9 @@ def test_a_right_raises_section_passes(body: str):
 
 
 def test_a_bare_standard_error_is_found():
-    text = "def f():\n    raise ValueError('x')\ndef g():\n    raise InputError(x) from None\n"
+    text = "class A:\n    def f(self):\n        raise ValueError('x')\n"
+    text += "def g():\n    raise InputError(x) from None\n"
+    text += "def h():\n    try:\n        raise TypeError\n    except TypeError:\n        pass\n"
     assert foreign(Source("made", text)) == {"ValueError"}
 
 

@@ -22,7 +22,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SEED = 20
-SECONDS = 240
+SECONDS = 500  # a run that is cut off proves nothing, so that the test fails
 
 
 class Target(NamedTuple):
@@ -257,8 +257,6 @@ def survives(folder: Path, target: Target, source: str) -> str:
     path.write_text(source)
     try:
         ran = run_tests(folder, target.tests)
-    except subprocess.TimeoutExpired:
-        return ""  # an endless loop is no way to pass
     finally:
         path.write_text(kept)
     # 1: a test failed; 2: the module could not even be imported. 4 and 5: our own command is wrong.
