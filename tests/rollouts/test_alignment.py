@@ -65,6 +65,12 @@ def test_characters_equal_the_plain_reference(pieces):
         assert (start, end) == span if span else start == end
 
 
+def test_characters_at_the_borders_of_utf_8_lengths():
+    text = "\x7f\x80\u07ff\u0800\uffff\U00010000\U0010ffff"
+    found = characters_of([bytes([b]) for b in text.encode()])
+    assert found.start.tolist() == [0, 1, 1, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 5, 5, 6, 6, 6, 6]
+
+
 @given(cut_steps())
 def test_steps_equal_the_plain_reference(case):
     pieces, bounds = case
