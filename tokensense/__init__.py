@@ -1,7 +1,7 @@
 """Which tokens of a reasoning trace drive credit, how we know, and whether training on it helps.
 
-`import tokensense as ts` is the whole public face. Names are looked up on first use, so that the import costs
-nothing and `tokensense --help` answers at once.
+`import tokensense as ts` is the whole public face. Names are looked up on first use, so that the
+import costs nothing and `tokensense --help` answers at once.
 """
 
 from importlib import import_module

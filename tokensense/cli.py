@@ -1,8 +1,8 @@
 """The command line: each command is one call of the public face.
 
-Heavy libraries are imported inside the commands, so that `--help` answers at once. Exit codes: 0 fine, 1 findings or a
-failed check, 2 wrong usage or input. With `--json` a command prints one JSON object on standard output and nothing else;
-progress goes to standard error.
+Heavy libraries are imported inside the commands, so that `--help` answers at once. Exit codes: 0
+fine, 1 findings or a failed check, 2 wrong usage or input. With `--json` a command prints JSON on
+standard output and nothing else; progress goes to standard error.
 """
 
 import json
@@ -10,14 +10,17 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tokensense.errors import TokensenseError
 
+if TYPE_CHECKING:
+    from tokensense.stats.describe import Row
+
 app = typer.Typer(
-    help="Which tokens of a reasoning trace drive credit, how we know, and whether training on it helps.",
+    help="Which tokens of a reasoning trace drive credit, and how we know.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -25,7 +28,10 @@ app = typer.Typer(
 
 Store = Annotated[Path, typer.Argument(help="Folder of the store.", metavar="STORE")]
 Model = Annotated[
-    str, typer.Option("--model", help="Hub id in the local cache, folder with safetensors, or .gguf file.")
+    str,
+    typer.Option(
+        "--model", help="Hub id in the local cache, folder with safetensors, or .gguf file."
+    ),
 ]
 Device = Annotated[str, typer.Option("--device", help="As torch names it: cpu, cuda, cuda:1.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
@@ -33,7 +39,7 @@ Seed = Annotated[int, typer.Option("--seed", help="Of everything random in this 
 
 
 def _friendly(command: Callable[..., None]) -> Callable[..., None]:
-    """Our own errors become one message and exit code 2; anything else keeps its traceback, for it is a defect."""
+    """Our own errors: one message, exit code 2. All else keeps its traceback: it is a defect."""
 
     @wraps(command)
     def run(*args: object, **kwargs: object) -> None:
@@ -43,7 +49,10 @@ def _friendly(command: Callable[..., None]) -> Callable[..., None]:
             typer.echo(f"tokensense: {error}", err=True)
             raise typer.Exit(2) from error
         except KeyboardInterrupt:
-            typer.echo("tokensense: interrupted; finished blocks are kept, the same command goes on from there.", err=True)
+            typer.echo(
+                "tokensense: interrupted; finished blocks are kept, the same command goes on.",
+                err=True,
+            )
             raise typer.Exit(130) from None
 
     return run
@@ -71,11 +80,19 @@ def import_(
     store: Store,
     file: Annotated[Path, typer.Argument(help="The file of traces.", metavar="FILE")],
     model: Model,
-    format: Annotated[str, typer.Option("--format", help="jsonl, processbench, bigbench_mistake or gsm8k_solutions.")],
+    format: Annotated[
+        str,
+        typer.Option("--format", help="jsonl, processbench, bigbench_mistake or gsm8k_solutions."),
+    ],
     field: Annotated[
-        list[str] | None, typer.Option("--field", help="For jsonl: ours=theirs, once a field; dots go into nested objects.")
+        list[str] | None,
+        typer.Option(
+            "--field", help="For jsonl: ours=theirs, once a field; dots go into nested objects."
+        ),
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Problems to take, whole groups.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="Problems to take, whole groups.")
+    ] = None,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
@@ -95,7 +112,9 @@ def generate(
     store: Store,
     model: Model,
     problems: Annotated[Path, typer.Option("--problems", help="File of problems with answers.")],
-    task: Annotated[str, typer.Option("--task", help="Format of that file: gsm8k, math, aime or dapo.")] = "gsm8k",
+    task: Annotated[
+        str, typer.Option("--task", help="Format of that file: gsm8k, math, aime or dapo.")
+    ] = "gsm8k",
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Problems to take.")] = None,
     group: Annotated[int, typer.Option("--group", min=1, help="Responses a problem.")] = 1,
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1)] = 512,
@@ -108,8 +127,14 @@ def generate(
     import tokensense as ts
 
     counts = ts.Study(store).generate(
-        ts.load_policy(model, device=device), problems, task=task, limit=limit, group=group,
-        max_new_tokens=max_new_tokens, temperature=temperature, seed=seed,
+        ts.load_policy(model, device=device),
+        problems,
+        task=task,
+        limit=limit,
+        group=group,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        seed=seed,
     )
     _show(counts, _lines(counts), as_json=as_json)
 
@@ -121,14 +146,21 @@ def probe(
     model: Model,
     probes: Annotated[
         list[str] | None,
-        typer.Option("--probe", help="opposed, placebo, neutral, published, outcome_tone, answer; once a probe."),
+        typer.Option(
+            "--probe",
+            help="opposed, placebo, neutral, published, outcome_tone, answer; once a probe.",
+        ),
     ] = None,
     conditions: Annotated[
         Path | None, typer.Option("--conditions", help="YAML or JSON file of your own conditions.")
     ] = None,
-    frames: Annotated[int, typer.Option("--frames", min=1, help="Sentences around the edited word.")] = 6,
+    frames: Annotated[
+        int, typer.Option("--frames", min=1, help="Sentences around the edited word.")
+    ] = 6,
     families: Annotated[int, typer.Option("--families", min=1, help="Placebo families.")] = 9,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count tokens and blocks; score nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count tokens and blocks; score nothing.")
+    ] = False,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
@@ -136,8 +168,13 @@ def probe(
     import tokensense as ts
 
     found = ts.Study(store).probe(
-        ts.load_policy(model, device=device), probes=probes or ["opposed", "placebo", "neutral"],
-        conditions=conditions, frames=frames, families=families, dry_run=dry_run, progress=not as_json,
+        ts.load_policy(model, device=device),
+        probes=probes or ["opposed", "placebo", "neutral"],
+        conditions=conditions,
+        frames=frames,
+        families=families,
+        dry_run=dry_run,
+        progress=not as_json,
     )
     _show(found, _lines(found), as_json=as_json)
 
@@ -146,18 +183,26 @@ def probe(
 @_friendly
 def analyze(
     store: Store,
-    resamples: Annotated[int, typer.Option("--resamples", min=100, help="Of the cluster bootstrap.")] = 10_000,
+    resamples: Annotated[
+        int, typer.Option("--resamples", min=100, help="Of the cluster bootstrap.")
+    ] = 10_000,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Describe the shifts: each statistic for verdicts, for placebos, and the difference."""
     import tokensense as ts
 
-    result = ts.analyze(ts.Study(store), resamples=resamples, seed=seed)
+    found = ts.analyze(ts.Study(store), resamples=resamples, seed=seed)
+    from tokensense.stats.describe import table
+
+    rows = table(found)
     if as_json:
-        typer.echo(json.dumps(result.to_dict(), indent=1))
-    else:
-        typer.echo(str(result))
+        typer.echo(json.dumps([row._asdict() for row in rows], indent=1))
+        return
+    _print_rows(rows)
+    statements = next(iter(found.values())).attrs.get("statements", "[]")
+    for statement in json.loads(statements):
+        typer.echo(f"note: {statement}")
 
 
 @app.command()
@@ -186,12 +231,39 @@ def info(store: Store, as_json: Json = False) -> None:
     _show(found, _lines(found), as_json=as_json)
 
 
+def _print_rows(rows: "list[Row]") -> None:
+    """A table a section; estimates with 95 % intervals, differences verdict - placebo."""
+    from itertools import groupby
+
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    for section, members in groupby(rows, key=lambda row: row.section):
+        shown = Table(
+            "name",
+            "verdict",
+            "placebo",
+            "difference",
+            "unit",
+            "n",
+            title=section,
+            title_justify="left",
+        )
+        for row in members:
+            shown.add_row(row.name, row.value, row.placebo, row.difference, row.unit, row.n)
+        console.print(shown)
+
+
 def _pairs(fields: list[str]) -> dict[str, str]:
     """`ours=theirs` options as a dict."""
     pairs = dict(field.partition("=")[::2] for field in fields)
     bad = [field for field in fields if "=" not in field]
     if bad:
-        typer.echo(f"tokensense: --field needs ours=theirs; it is {bad[0]!r}. Example: --field question=prompt", err=True)
+        typer.echo(
+            f"tokensense: --field needs ours=theirs, as question=prompt; it is {bad[0]!r}.",
+            err=True,
+        )
         raise typer.Exit(2)
     return pairs
 

@@ -1,10 +1,11 @@
-"""The flat view: every response token of a store under every condition, with everything known about it.
+"""The flat view: every response token of a store under every condition.
 
 Reads  nodes `/rollouts` and `/probes/<name>`.
 Gives  flat_tokens: one Dataset, flags decoded to words.
-Sign   shift = logp[condition] - logp[base], nats; positive: the condition makes the sampled token likelier.
+Sign   shift = logp[condition] - logp[base], nats; positive: the token becomes likelier.
 """
 
+import json
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any
@@ -17,6 +18,7 @@ from tokensense.rollouts.table import text_of, texts
 from tokensense.schema import BASE, STATISTICS, Comparability, Finish, IdsOrigin, Kind, Label
 
 CONDITION_LABELS = ("family", "level", "frame", "wording", "tone", "placement")
+DIGESTS = ("policy_digest", "tokenizer_digest", "template_digest")
 NO_PROBE = "a probe is needed; the store has none. Run `tokensense probe` (or Study.probe) first."
 
 
@@ -28,10 +30,12 @@ def flat_tokens(rollouts: xr.Dataset, probes: Mapping[str, xr.Dataset]) -> xr.Da
         probes: probe name -> its node; `base` among them, whose condition comes first.
 
     Returns:
-        Dims (condition, token) and (rollout). Variables `logp`, `shift`, `entropy` (nats), `p_max`, `p_square_sum`
-        (condition, token); `comparable` (condition, rollout); `length`, `finish`, `ids_origin`, `label`,
-        `wrong_step` (rollout). Coordinates of a condition: name, probe, family, level, frame, wording, tone,
-        placement; of a token: problem, cluster, rollout, reward, generator, kind, step, token_id, text.
+        Variables `logp`, `shift`, `entropy` (nats), `p_max`, `p_square_sum` (condition, token);
+        `comparable` (condition, rollout); `length`, `finish`, `ids_origin`, `label`, `wrong_step`
+        (rollout). Coordinates of a condition: its name, probe, family, level, frame, wording, tone,
+        placement; of a token: problem, cluster, rollout, reward, generator, kind, step, token_id,
+        text (bytes that are no UTF-8 show as backslash escapes). Attributes: who sampled and
+        scored, `off_policy` (they differ, or the sampler is not known), digests.
 
     Raises:
         StoreError: there is no base probe.
@@ -47,17 +51,18 @@ def flat_tokens(rollouts: xr.Dataset, probes: Mapping[str, xr.Dataset]) -> xr.Da
     variables["shift"] = (
         ("condition", "token"),
         logp - logp[:1],
-        {"units": "nats", "description": "logp[condition] - logp[base]; positive: the condition makes it likelier"},
+        {"units": "nats", "description": "logp[condition] - logp[base]; positive: likelier"},
     )
     comparable = _stacked(probes, names, "comparability") == Comparability.OK
     variables["comparable"] = (("condition", "rollout"), comparable)
     variables |= _rollout_variables(rollouts)
-    found = xr.Dataset(variables, coords={**_condition_coords(probes, names), **_token_coords(rollouts)})
-    sampled, scored = rollouts.attrs.get("sampled_by_digest", ""), _digest(probes[BASE])
-    return found.assign_attrs(
+    coords = {**_condition_coords(probes, names), **_token_coords(rollouts)}
+    header = json.loads(probes[BASE].attrs["header"])
+    return xr.Dataset(variables, coords=coords).assign_attrs(
         sampled_by=rollouts.attrs["sampled_by"],
         scored_by=probes[BASE].attrs["scored_by"],
-        off_policy=sampled != scored,
+        off_policy=rollouts.attrs.get("sampled_by_digest", "") != header["policy_digest"],
+        **{key: header[key] for key in DIGESTS},
     )
 
 
@@ -65,12 +70,6 @@ def words(flags: type[IntEnum], values: np.ndarray) -> np.ndarray:
     """Names of flags in lower case, one a value."""
     table = np.array([flag.name.lower() for flag in flags])
     return table[values]
-
-
-def _digest(base: xr.Dataset) -> str:
-    import json
-
-    return str(json.loads(base.attrs["header"])["policy_digest"])
 
 
 def _stacked(probes: Mapping[str, xr.Dataset], names: list[str], variable: str) -> np.ndarray:
@@ -114,9 +113,10 @@ def _token_coords(rollouts: xr.Dataset) -> dict[str, Any]:
         "generator": np.array(text_of(rollouts, "generator"), dtype=str),
     }
     table = texts(rollouts)
-    vocabulary = np.array(
-        [table[row].decode("utf-8", "backslashreplace") for row in rollouts["vocab_text"].values], dtype=str
-    )
+    pieces = [
+        table[row].decode("utf-8", "backslashreplace") for row in rollouts["vocab_text"].values
+    ]
+    vocabulary = np.array(pieces, dtype=str)
     ids = rollouts["token_id"].values
     place = np.searchsorted(rollouts["vocab_id"].values, ids)
     return {

@@ -1,9 +1,9 @@
 """A study: one store, one scoring policy, and everything that was asked of them.
 
 Reads  files of traces, policies, the store's own nodes.
-Gives  Study (ingest, generate, probe, tokens, figures, info), analyze, open_studies. Parts are put together here;
-       nothing is computed that a part owns.
-Sign   shift = logp[condition] - logp[base], nats; positive: the condition makes the sampled token likelier.
+Gives  Study (ingest, generate, probe, tokens, figures, info), analyze, open_studies. Parts are put
+       together here; nothing is computed that a part owns.
+Sign   shift = logp[condition] - logp[base], nats; positive: the token becomes likelier.
 """
 
 from collections import Counter
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 PROBES = ("opposed", "placebo", "neutral")
 USER_PROBE = "user"
+COUNTED = ("problems", "rollouts", "tokens")
 
 
 class Study:
@@ -47,9 +48,9 @@ class Study:
         if not self.path.exists():
             return f"Study({str(self.path)!r}): no store there yet; ingest or generate makes one"
         found = self.info()
+        counts = ", ".join(f"{found.get(name, 0)} {name}" for name in COUNTED)
         return (
-            f"Study({str(self.path)!r}): {found['rollouts']} rollouts of {found['problems']} problems, "
-            f"{found['tokens']} tokens; probes: {', '.join(found['probes']) or 'none'}"
+            f"Study({str(self.path)!r}): {counts}; probes: {', '.join(found['probes']) or 'none'}"
         )
 
     def archive(self) -> Archive:
@@ -69,7 +70,7 @@ class Study:
         fields: Mapping[str, str] | None = None,
         limit: int | None = None,
     ) -> dict[str, Any]:
-        """Import traces that others wrote; text-only ones get the ids of `policy`'s tokenizer.
+        """Import traces that others wrote; text-only ones get ids from `policy`'s tokenizer.
 
         Args:
             path: the file.
@@ -79,7 +80,7 @@ class Study:
             limit: problems to take, whole groups; None for all.
 
         Returns:
-            What `info` says of the rollouts, and `refused`: a message a line that could not be read.
+            What `info` says, and `refused`: a message a line that could not be read.
 
         Raises:
             InputError: the file cannot be read as `format`.
@@ -128,7 +129,12 @@ class Study:
         chosen = list(read.problems[:limit])
         traces = list(
             generate(
-                policy, chosen, group=group, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed,
+                policy,
+                chosen,
+                group=group,
+                max_new_tokens=max_new_tokens,
+                temperature=temperature,
+                seed=seed,
                 progress=progress,
             )
         )
@@ -138,7 +144,9 @@ class Study:
         found = self._freeze(imported, policy, sampled_by_digest=policy.digest)
         return {**found, "undecided": undecided}
 
-    def _freeze(self, imported: Imported, policy: "Policy", *, sampled_by_digest: str) -> dict[str, Any]:
+    def _freeze(
+        self, imported: Imported, policy: "Policy", *, sampled_by_digest: str
+    ) -> dict[str, Any]:
         """Tokens, kinds, prompts; then the node."""
         dataset = assemble(imported, policy).assign_attrs(sampled_by_digest=sampled_by_digest)
         with self.archive() as archive:
@@ -168,7 +176,8 @@ class Study:
             progress: show a bar with rate and time left.
 
         Returns:
-            Counts: tokens scored, seconds, rollouts that may not be compared and why, numerical floor.
+            Counts: tokens scored, seconds, rollouts that may not be compared and why, numerical
+            floor.
 
         Raises:
             SchemaError: an unknown probe.
@@ -180,7 +189,9 @@ class Study:
 
         for name in probes:
             require_member("probe", name, CATALOGUE)
-        chosen = {name: CATALOGUE[name](policy, frames=frames, families=families) for name in probes}
+        chosen = {
+            name: CATALOGUE[name](policy, frames=frames, families=families) for name in probes
+        }
         if conditions is not None:
             chosen[USER_PROBE] = templates.from_file(conditions)
         with self.archive() as archive:
@@ -201,7 +212,9 @@ class Study:
         archive = Archive(self.path, mode="r")
         finished = _finished_probes(archive)
         wanted = finished if probes is None else ["base", *probes]
-        return flat_tokens(archive.rollouts(), {name: archive.read(f"/probes/{name}") for name in wanted})
+        return flat_tokens(
+            archive.rollouts(), {name: archive.read(f"/probes/{name}") for name in wanted}
+        )
 
     def results(self) -> dict[str, xr.Dataset]:
         """What `analyze` found: node name below `/stats` -> Dataset.
@@ -213,7 +226,9 @@ class Study:
         nodes = [node for node in archive.nodes() if node.startswith("/stats/")]
         return {node.removeprefix("/stats/"): archive.read(node) for node in nodes}
 
-    def figures(self, out: str | Path, *, which: str = "shifts", style: str = "neurips") -> dict[str, Any]:
+    def figures(
+        self, out: str | Path, *, which: str = "shifts", style: str = "neurips"
+    ) -> dict[str, Any]:
         """Draw a set of figures: PDF, PNG and CSV each, and a manifest.
 
         Args:
@@ -228,9 +243,10 @@ class Study:
             FigureError: what the set needs was not analyzed yet.
             StoreError: there is no store, or no finished probe.
         """
-        from tokensense.figures.sets import draw
+        from tokensense.figures import draw
+        from tokensense.stats.points import shift_points
 
-        inputs = {"tokens": self.tokens(), **self.results()}
+        inputs = {"points": shift_points(self.tokens()), **self.results()}
         return draw(which, inputs, Path(out), style=style)
 
     def info(self) -> dict[str, Any]:
@@ -251,7 +267,8 @@ def analyze(study: Study, *, resamples: int = 10_000, seed: int = 0) -> dict[str
         seed: of the bootstrap.
 
     Returns:
-        Analysis name -> Dataset; see `stats.describe.describe`. Each statistic comes as verdict, placebo, difference.
+        Analysis name -> Dataset; see `stats.describe.describe`. Each statistic comes as verdict,
+        placebo, difference.
 
     Raises:
         StoreError: no finished probe.
@@ -280,15 +297,21 @@ def open_studies(pattern: str) -> dict[str, Study]:
     """
     paths = sorted(glob(pattern))  # noqa: PTH207 (absolute patterns too)
     if not paths:
-        raise StoreError(f"at least one store is needed; {pattern!r} matches none. Check the pattern.")
+        raise StoreError(
+            f"at least one store is needed; {pattern!r} matches none. Check the pattern."
+        )
     return {path: Study(path, mode="r") for path in paths}
 
 
 def _finished_probes(archive: Archive) -> list[str]:
-    return [node.removeprefix("/probes/") for node in archive.nodes() if node.startswith("/probes/")]
+    return [
+        node.removeprefix("/probes/") for node in archive.nodes() if node.startswith("/probes/")
+    ]
 
 
-def _graded(traces: list[Trace], answers: Mapping[str, str | None]) -> tuple[list[Trace], dict[str, int]]:
+def _graded(
+    traces: list[Trace], answers: Mapping[str, str | None]
+) -> tuple[list[Trace], dict[str, int]]:
     """Rewards by the answer checker; undecided ones counted by reason."""
     from dataclasses import replace
 

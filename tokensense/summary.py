@@ -24,8 +24,8 @@ def summarize(archive: Archive) -> dict[str, Any]:
         archive: a store opened in any mode.
 
     Returns:
-        Plain JSON values. `comparability` of a probe counts (condition, rollout); what is not `ok` is left out of
-        statistics and stays in the store.
+        Plain JSON values. `comparability` of a probe counts (condition, rollout); what is not `ok`
+        is left out of statistics and stays in the store.
     """
     stock = inventory.info(archive)
     found: dict[str, Any] = {"path": str(archive.path)}
@@ -38,10 +38,14 @@ def summarize(archive: Archive) -> dict[str, Any]:
         if probe["state"] == "finished"
     }
     if digests and "sampled_by" in found:
-        found["scored_by"] = archive.read(f"/probes/{BASE}").attrs["scored_by"] if BASE in probes else ""
+        found["scored_by"] = (
+            archive.read(f"/probes/{BASE}").attrs["scored_by"] if BASE in probes else ""
+        )
         found["off_policy"] = digests != {archive.rollouts().attrs.get("sampled_by_digest", "")}
     found["probes"] = probes
-    found["analyses"] = [n.removeprefix("/stats/") for n in archive.nodes() if n.startswith("/stats/")]
+    found["analyses"] = [
+        n.removeprefix("/stats/") for n in archive.nodes() if n.startswith("/stats/")
+    ]
     found["megabytes"] = round(stock["bytes"] / 1e6, 1)
     found["format_version"] = stock["format_version"]
     found["holder"] = stock["holder"]
@@ -63,8 +67,12 @@ def _rollouts(rollouts: xr.Dataset) -> dict[str, Any]:
             "wrong": int((reward == 0).sum()),
             "undecided": int(np.isnan(reward).sum()),
         },
-        "groups_with_contrast": sum(np.unique(group[~np.isnan(group)]).size > 1 for group in groups),
-        "groups_without_contrast": sum(np.unique(group[~np.isnan(group)]).size < 2 for group in groups),
+        "groups_with_contrast": sum(
+            np.unique(group[~np.isnan(group)]).size > 1 for group in groups
+        ),
+        "groups_without_contrast": sum(
+            np.unique(group[~np.isnan(group)]).size < 2 for group in groups
+        ),
         "generators": dict(sorted(Counter(text_of(rollouts, "generator")).items())),
         "finish": _named(Finish, rollouts["finish"].values),
         "ids_origin": _named(IdsOrigin, rollouts["ids_origin"].values),
@@ -78,7 +86,9 @@ def _rollouts(rollouts: xr.Dataset) -> dict[str, Any]:
 
 def _probe(archive: Archive, name: str, state: dict[str, Any]) -> dict[str, Any]:
     """State of one probe; comparability once it is finished."""
-    kept = {key: state[key] for key in ("state", "blocks", "done", "missing", "bytes") if key in state}
+    kept = {
+        key: state[key] for key in ("state", "blocks", "done", "missing", "bytes") if key in state
+    }
     if state["state"] != "finished":
         return kept
     node = archive.read(f"/probes/{name}")
