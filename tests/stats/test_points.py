@@ -47,5 +47,5 @@ def test_attributes_agree_with_those_of_the_results():
 def test_without_a_placebo_there_is_nothing_to_put_beside_the_verdict():
     tokens = flat_tokens(rollouts=4)
     tokens = tokens.isel(condition=tokens["probe"].values != "placebo")
-    with pytest.raises(StatisticsError, match="placebo pair beside the verdict; there are .*note"):
+    with pytest.raises(StatisticsError, match=r"placebo pair beside the verdict; there are .*note"):
         shift_points(tokens)

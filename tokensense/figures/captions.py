@@ -52,7 +52,7 @@ def shift_scatter(
         "Dashed: equal shifts. " + SIGN,
         *(_triple_sentence(triple, name, label) for name, label in SHIFT_STATISTICS.items()),
         _count_sentence(statistics.sel(statistic="correlation")),
-        f"Numbers are means over all pairs: {_pairs_text(triple.attrs)}.",
+        *_pairs_sentence(triple.attrs),
     ]
     return " ".join([*parts, *_limits(triple, statistics)])
 
@@ -100,7 +100,7 @@ def triples(shown: xr.Dataset, *, triple: xr.Dataset) -> str:
             for name, label in TRIPLE_STATISTICS.items()
         ),
         _count_sentence(shown.sel(statistic="correlation")),
-        f"Means over all pairs: {_pairs_text(triple.attrs)}.",
+        *_pairs_sentence(triple.attrs),
     ]
     return " ".join([*parts, *_limits(triple, shown)])
 
@@ -120,11 +120,15 @@ def _count_sentence(entries: xr.Dataset) -> str:
     return "; ".join(f"{term}: {text}" for term, text in texts.items()) + "."
 
 
-def _pairs_text(attrs: Mapping[object, object]) -> str:
-    """How many pairs the numbers rest on."""
-    verdict = _list(attrs.get("verdict_pairs", "[]"))
-    families = _list(attrs.get("placebo_families", "[]"))
-    return f"{len(verdict)} verdict, {len(families)} placebo families ({', '.join(families)})"
+def _pairs_sentence(attrs: Mapping[object, object]) -> list[str]:
+    """How many pairs the numbers rest on, where the result says so."""
+    if "verdict_pairs" not in attrs or "placebo_families" not in attrs:
+        return []
+    verdict, families = _list(attrs["verdict_pairs"]), _list(attrs["placebo_families"])
+    return [
+        f"Numbers are means over all pairs: {len(verdict)} of verdicts, and those of "
+        f"{len(families)} placebo families ({', '.join(families)})."
+    ]
 
 
 def _list(value: object) -> list[str]:

@@ -8,7 +8,7 @@ What has no value says "not estimable" at its place; a value without interval ca
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import xarray as xr
@@ -20,11 +20,11 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 from tokensense.errors import FigureError
 from tokensense.figures.style import (
     LOOKS,
-    NEUTRAL,
     NOT_ESTIMABLE,
     SMALLEST_TYPE,
     count_text,
     estimate_text,
+    small_type,
     text_width,
 )
 
@@ -116,11 +116,6 @@ def counts_text(result: xr.Dataset) -> list[str]:
     return [f"{part}{end}" for part, end in zip(["n = " + parts[0], *parts[1:]], ends, strict=True)]
 
 
-def small_type(axes: Axes) -> float:
-    """Size of tick labels, points."""
-    return max(SMALLEST_TYPE, float(axes.xaxis.get_ticklabels()[0].get_fontsize()))
-
-
 def panel_width(axes: Axes) -> float:
     """Width of the axes' place before layout, inches: a little less than it will have."""
     figure = axes.get_figure(root=True)
@@ -156,7 +151,7 @@ def draw_headings(
         titles: one a panel.
         sentences: of each panel; a sentence begins a line and breaks between its pieces only.
     """
-    size = small_type(axes[0])
+    size = small_type()
     texts = [
         [line for pieces in each for line in joined(pieces, panel_width(panel), size)]
         for panel, each in zip(axes, sentences, strict=True)
@@ -182,7 +177,7 @@ def draw_headings(
 def draw_dots(
     axes: Axes, shown: xr.Dataset, *, term: str, height: Float[np.ndarray, " row"]
 ) -> None:
-    """Draw one dot with its interval a row; rows without a value are left to `draw_gaps`.
+    """Draw one dot with its interval a row; say where there is none.
 
     Args:
         axes: where.
@@ -213,31 +208,33 @@ def draw_dots(
             xy=(estimate[row], height[row]),
             xytext=(3.5, 1),
             textcoords="offset points",
-            size=small_type(axes),
+            size=small_type(),
             color=look.color,
         )
+    for row in np.flatnonzero(~np.isfinite(estimate)):
+        draw_gap(axes, float(height[row]), term)
 
 
-def draw_gap(axes: Axes, height: float, terms: Iterable[str], *, known: bool) -> None:
-    """Say at a row's place that there is no value.
+def draw_gap(axes: Axes, height: float, term: str) -> None:
+    """Say at its place that a term has no value.
 
     Args:
         axes: where.
-        height: of the row.
-        terms: which terms have no value.
-        known: whether another term of the row has one, so that the terms must be named.
+        height: where the term's dot would stand on the vertical axis.
+        term: gives the color.
     """
-    names = ", ".join(terms)
     axes.text(
         0.5,
         height,
-        f"{names} {NOT_ESTIMABLE}" if known else NOT_ESTIMABLE,
+        NOT_ESTIMABLE,
         transform=axes.get_yaxis_transform(),
         size=SMALLEST_TYPE,
         style="italic",
-        color=NEUTRAL,
+        color=LOOKS[term].color,
         ha="center",
         va="center",
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
+        zorder=4,
     )
 
 
@@ -313,7 +310,7 @@ def set_ratio_ticks(axes: Axes) -> None:
             rungs
             for rungs in RATIO_LADDERS
             if math.log(rungs[-1] / rungs[0]) >= 0.6 * (high - low)
-            and math.log(rungs[-1] / rungs[-2]) * inch >= 0.18
+            and min(np.diff(np.log(rungs))) * inch >= 0.28
         ),
         RATIO_LADDERS[-1],
     )

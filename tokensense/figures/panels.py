@@ -16,14 +16,20 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import (
+    FixedFormatter,
+    FixedLocator,
+    FuncFormatter,
+    MaxNLocator,
+    NullFormatter,
+    NullLocator,
+)
 
 from tokensense.errors import FigureError
 from tokensense.figures.density import LINEAR_WIDTH, TERMS, shift_limit
 from tokensense.figures.marks import (
     counts_text,
     draw_dots,
-    draw_gap,
     draw_headings,
     draw_legend,
     lacks_interval,
@@ -31,7 +37,6 @@ from tokensense.figures.marks import (
     panel_width,
     selected,
     set_ratio_ticks,
-    small_type,
     span,
     step_ticks,
     summary,
@@ -40,6 +45,7 @@ from tokensense.figures.style import (
     LOOKS,
     NEUTRAL,
     sequential,
+    small_type,
     text_width,
     tick_text,
 )
@@ -123,7 +129,9 @@ def draw_shift_density(axes: Sequence[Axes], density: xr.Dataset, *, triple: xr.
         if not density["tokens"].sel(term=term).notnull().any():
             raise _no_tokens(term)
     counts = density["tokens"].values
-    norm = LogNorm(vmin=float(np.nanmin(counts)), vmax=max(1.0, float(np.nanmax(counts))))
+    fewest = float(np.nanmin(counts))
+    # At least a decade, or the color bar of equally full cells would have no length.
+    norm = LogNorm(vmin=fewest, vmax=max(10.0 * fewest, float(np.nanmax(counts))))
     borders = {
         axis: np.append(density[f"{axis}_low"].values, density[f"{axis}_high"].values[-1])
         for axis in ("negative", "positive")
@@ -142,7 +150,7 @@ def draw_shift_density(axes: Sequence[Axes], density: xr.Dataset, *, triple: xr.
     # Inside the panel's own place, so that the bar is as high as the panel.
     beside = axes[-1].inset_axes((1.05, 0.0, 0.05, 1.0))
     bar = axes[0].figure.colorbar(mesh, cax=beside)
-    bar.set_label("tokens per cell", size=small_type(axes[0]))
+    bar.set_label("tokens per cell", size=small_type())
     beside.yaxis.set_major_formatter(FuncFormatter(tick_text))
     beside.yaxis.set_minor_locator(NullLocator())
     return {"density": density[["tokens"]], "statistics": statistics}
@@ -233,7 +241,6 @@ def draw_shift_by_kind(
         panel.axvline(0.0, color=NEUTRAL, linewidth=0.6)
         for term, offset in zip(TERMS, (-0.17, 0.17), strict=True):
             draw_dots(panel, part.sel(term=term), term=term, height=height + offset)
-        _draw_gaps(panel, part, names)
         if scale == "mean":
             panel.xaxis.set_major_locator(MaxNLocator(3))
             panel.xaxis.set_major_formatter(FuncFormatter(tick_text))
@@ -241,11 +248,13 @@ def draw_shift_by_kind(
             set_ratio_ticks(panel)
         panel.set_xlabel(SCALES[scale], linespacing=1.0)
         panel.set_ylim(len(names) - 0.5, -0.5)
-        panel.set_yticks(height, labels=[])
+        panel.yaxis.set_major_locator(FixedLocator(height.tolist()))
+        panel.yaxis.set_major_formatter(NullFormatter())
         panel.tick_params(axis="y", length=0)
         panel.grid(axis="y", color="#e6e6e6", linewidth=0.5)
         panel.set_axisbelow(True)
-    axes[0].set_yticks(height, labels=[name.replace("_", " ") for name in names])
+    # A formatter that holds its labels, so that missing glyphs can be replaced in them.
+    axes[0].yaxis.set_major_formatter(FixedFormatter([name.replace("_", " ") for name in names]))
     _draw_kind_counts(axes[-1], shown)
     draw_legend(axes[0], TERMS, dagger=lacks_interval(shown))
     return {"kinds": shown}
@@ -260,14 +269,6 @@ def _kinds_in_order(found: Sequence[str]) -> list[str]:
         *unknown,
         *(["other"] * ("other" in found)),
     ]
-
-
-def _draw_gaps(panel: Axes, part: xr.Dataset, names: Sequence[str]) -> None:
-    """Say where a kind has no value."""
-    for row, name in enumerate(names):
-        lost = [t for t in TERMS if not np.isfinite(float(part["estimate"].sel(kind=name, term=t)))]
-        if lost:
-            draw_gap(panel, float(row), lost, known=len(lost) < len(TERMS))
 
 
 def _draw_kind_counts(panel: Axes, shown: xr.Dataset) -> None:
@@ -286,7 +287,7 @@ def _draw_kind_counts(panel: Axes, shown: xr.Dataset) -> None:
             xytext=(4, raised),
             textcoords="offset points",
             va=alignment,
-            size=small_type(panel),
+            size=small_type(),
             linespacing=1.0,
         )
 
@@ -316,9 +317,8 @@ def draw_triples(
         part = shown.sel(statistic=name)
         for panel, members, include in ((left, TERMS, None), (right, (DIFFERENCE,), 0.0)):
             _draw_triple_row(panel, part.sel(term=list(members)), members, include=include)
-        right.axvline(0.0, color=NEUTRAL, linewidth=0.6)
         left.set_ylabel(
-            label, rotation=0, ha="right", va="center", size=small_type(left), linespacing=1.0
+            label, rotation=0, ha="right", va="center", size=small_type(), linespacing=1.0
         )
     draw_legend(axes[0][0], terms, dagger=lacks_interval(shown))
     return {"triples": shown}
@@ -329,16 +329,13 @@ def _draw_triple_row(
 ) -> None:
     """Draw the dots of one statistic in one column."""
     panel.set_xlim(span(part, include=include))
-    height = np.arange(len(members), dtype=np.float64)
-    lost = []
     for row, term in enumerate(members):
-        one = part.sel(term=[term])
-        draw_dots(panel, one, term=term, height=height[row : row + 1])
-        if not np.isfinite(one["estimate"].item()):
-            lost.append(term)
-            draw_gap(panel, float(row), [term], known=len(members) > 1)
+        draw_dots(panel, part.sel(term=[term]), term=term, height=np.array([float(row)]))
     panel.set_ylim(len(members) - 0.4, -0.6)
     panel.set_yticks([])
     panel.spines["left"].set_visible(False)
-    panel.xaxis.set_major_locator(MaxNLocator(3) if len(lost) < len(members) else NullLocator())
+    known = bool(np.isfinite(part["estimate"].values).any())
+    panel.xaxis.set_major_locator(MaxNLocator(3) if known else NullLocator())
     panel.xaxis.set_major_formatter(FuncFormatter(tick_text))
+    if known and include is not None:
+        panel.axvline(include, color=NEUTRAL, linewidth=0.6)

@@ -92,6 +92,12 @@ def sequential() -> Colormap:
     return ListedColormap(shades, name="tokens")
 
 
+def small_type() -> float:
+    """Size of tick labels and notes in the current style, points."""
+    font = FontProperties(size=matplotlib.rcParams["xtick.labelsize"])
+    return max(SMALLEST_TYPE, float(font.get_size_in_points()))
+
+
 def text_width(text: str, size: float) -> float:
     """Width of one line of text in inches, in the first family of the current style.
 
