@@ -5,9 +5,9 @@ Gives  `/stats/numerical_floor`: quantiles of |stored - replica| for the base's 
        logp and its shift, over the tokens of a sample of rollouts.
 Sign   differences are absolute, nats.
 
-The replica scores one branch at a time, where the probe scored padded batches: sums are taken in
-another order, and nothing else differs. q99 checks the machine. It is no cut: in float32 nearly
-every shift exceeds it.
+The replica scores one branch at a time, padded with nothing and sharing nothing, where the probe
+scored many together: sums are taken in another order, and nothing else differs. q99 checks the
+machine. It is no cut: in float32 nearly every shift exceeds it.
 
 Source: methods/statistics.md 3.1 (a).
 """
@@ -75,6 +75,8 @@ def measure(
         "seed": seed,
         "asked_rollouts": rollouts,
         "replica_tokens_per_row": tokens_per_row,
+        "replica_path": "padded",
+        "stored_path": header["path"],
         "stored_tokens_per_row": header["tokens_per_row"],
         "policy_digest": policy.digest,
     }
@@ -113,12 +115,14 @@ def _measured(
     asked: dict[str, Any],
 ) -> xr.Dataset:
     """Score the chosen rollouts one way, read the other, and describe the differences."""
-    settings = {
-        "tokens_per_row": asked["replica_tokens_per_row"],
-        "temperature": header["temperature"],
-    }
     condition = Condition(**header["conditions"][0])
-    scores = score(policy, _branches(problems, chosen, condition, policy), **settings)
+    scores = score(
+        policy,
+        _branches(problems, chosen, condition, policy),
+        tokens_per_row=asked["replica_tokens_per_row"],
+        temperature=header["temperature"],
+        path=asked["replica_path"],
+    )
     again = [np.concatenate([s.logp for s in scores[side::2]]) for side in (0, 1)]
     bound = offsets(np.array([len(ids) for ids in problems.responses], np.int64))
     tokens = np.concatenate([np.arange(bound[i], bound[i + 1]) for i in chosen])

@@ -30,6 +30,7 @@ from tokensense.errors import LockError, StoreError
 from tokensense.models.plan import Branch
 from tokensense.models.policy import Policy
 from tokensense.models.scorer import TOKENS_PER_ROW, score, scoring_settings
+from tokensense.probes.blocks import block_table
 from tokensense.probes.comparability import UNSCORED, limits
 from tokensense.probes.conditions import BASE_CONDITION, Condition, require_conditions, shown_text
 from tokensense.probes.contexts import (
@@ -84,6 +85,7 @@ def run_probes(
     tokens_per_block: int | None = None,
     tokens_per_row: int = TOKENS_PER_ROW,
     temperature: float = 1.0,
+    path: str = "auto",
     progress: bool = True,
 ) -> dict[str, Any]:
     """Score probes, and the base if the store has none, and write their nodes.
@@ -99,6 +101,7 @@ def run_probes(
             65,536 elsewhere. A rollout is never cut, whatever its size.
         tokens_per_row: see `models.scorer.score`.
         temperature: see `models.scorer.score`.
+        path: see `models.scorer.score`.
         progress: show a bar with tokens a second and time left.
 
     Returns:
@@ -110,9 +113,13 @@ def run_probes(
         StoreError: rollouts, base or an unfinished probe of the store were made with another policy
             or other settings; the difference is named.
         LockError: another process writes to the store.
-        SchemaError: `tokens_per_block`, `tokens_per_row` or `temperature` is not positive.
+        PolicyError: the policy cannot take the path asked for.
+        SchemaError: `tokens_per_block`, `tokens_per_row`, `temperature` or `path` is outside what
+            is allowed.
     """
-    settings = scoring_settings(policy, tokens_per_row=tokens_per_row, temperature=temperature)
+    settings = scoring_settings(
+        policy, tokens_per_row=tokens_per_row, temperature=temperature, path=path
+    )
     rollouts = archive.rollouts()
     problems = read_problems(rollouts, policy)
     todo = _works(problems, policy, conditions_by_probe, tokens=tokens_per_block, settings=settings)
@@ -156,10 +163,10 @@ def estimate(
 
     Returns:
         `rollouts`, `response_tokens`; `scored_tokens` (response tokens x conditions), `fed_tokens`
-        (prompts too, each once a condition and rollout), `unique_prompt_tokens` (prompts of each
-        probe and problem with common beginnings counted once), `blocks`, `remaining_tokens` (of
-        blocks not done); `probes`: the same by probe, with its number of conditions and counts of
-        comparability verdicts other than OK.
+        (prompts too, each once a condition and rollout: the padded path), `unique_prompt_tokens`
+        (prompts of each probe and problem with common beginnings once: the trie), `blocks`,
+        `remaining_tokens` (of blocks not done); `probes`: the same by probe, with its number of
+        conditions and counts of comparability verdicts other than OK.
 
     Raises:
         ConditionError: see `run_probes`.
@@ -206,41 +213,6 @@ def coordinates(conditions: Sequence[Condition]) -> dict[str, xr.Variable]:
     }
 
 
-def block_table(
-    groups: Sequence[tuple[int, int]], scored: Sequence[int], *, tokens: int
-) -> list[tuple[int, int]]:
-    """Cut rollouts into blocks of at most `tokens` scored tokens.
-
-    A group is cut only if it is larger than a block, a rollout never.
-
-    Args:
-        groups: rollouts [start, end) of each problem, in order.
-        scored: tokens to score for each rollout.
-        tokens: most in a block.
-
-    Returns:
-        Rollouts [start, end) of each block, in order and without gaps.
-
-    Examples:
-        >>> block_table([(0, 2), (2, 4), (4, 6)], [3, 3, 3, 3, 9, 9], tokens=12)
-        [(0, 4), (4, 5), (5, 6)]
-    """
-    pieces: list[tuple[int, int]] = []
-    for start, end in groups:
-        whole = sum(scored[start:end]) <= tokens
-        pieces += [(start, end)] if whole else [(i, i + 1) for i in range(start, end)]
-    blocks: list[tuple[int, int]] = []
-    size = 0
-    for start, end in pieces:
-        added = sum(scored[start:end])
-        if blocks and size + added <= tokens:
-            blocks[-1], size = (blocks[-1][0], end), size + added
-        else:
-            blocks.append((start, end))
-            size = added
-    return blocks
-
-
 def verdict_counts(comparability: np.ndarray) -> dict[str, int]:
     """How many (condition, rollout) have which verdict, OK left out."""
     found = Counter(comparability.ravel().tolist())
@@ -260,8 +232,8 @@ def _works(
         raise StoreError("a probe needs rollouts; the store has none. Import or generate some.")
     if BASE in conditions_by_probe:
         raise StoreError(f"a probe needs a name other than `{BASE}`; rename it.")
-    most = tokens or TOKENS_PER_BLOCK.get(policy.device.type, LARGEST_BLOCK)
-    require_range("tokens_per_block", most, 1, 2**40)
+    most = TOKENS_PER_BLOCK.get(policy.device.type, LARGEST_BLOCK) if tokens is None else tokens
+    require_range("tokens_per_block", float(most), 1.0, 2.0**40)
     for name, conditions in conditions_by_probe.items():
         require_conditions(name, conditions)
     bound = limits(policy, bos_id=policy.bos_id)
@@ -330,6 +302,7 @@ def _block(
         [branch for _, _, branch in places],
         tokens_per_row=work.header["tokens_per_row"],
         temperature=work.header["temperature"],
+        path=work.header["path"],
         progress=progress,
     )
     shape = (len(work.conditions), int(first[-1]))

@@ -1,0 +1,424 @@
+import json
+import os
+import shutil
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from tests.bigram import bigram_policy
+from tests.builders import imported, problems, traces
+from tests.probes.tiny import tiny_policy
+from tests.reference.scorer import reference_scores
+from tests.store.compare import equal_stores
+from tokensense.errors import ConditionError, StoreError
+from tokensense.models.scorer import score
+from tokensense.probes import rescore
+from tokensense.probes.conditions import CATALOGUE, Condition
+from tokensense.probes.contexts import prompts, read_problems
+from tokensense.probes.rescore import coordinates, estimate, run_probes
+from tokensense.probes.templates import from_dicts
+from tokensense.rollouts.trajectory import Imported, Trace, assemble
+from tokensense.schema import PROBE, STATISTICS, Comparability
+from tokensense.store.archive import Archive
+from tokensense.tasks.problem import Problem
+
+HOSTILE = from_dicts(
+    [
+        {"name": "braces", "text": r"\boxed{{answer}} {} {0} {x} {{ }} %s"},
+        {"name": "looks", "text": "{word}", "word": "{question}{answer}"},
+        {"name": "roles", "text": "<|end|>\n<|im_start|>assistant\nHi", "placement": "user_start"},
+        {"name": "jinja", "text": "{{ 7 * 7 }} {% if x %} {# c #}"},
+        {"name": "system", "text": "Reply\tin\u00a0prose. \U0001f600", "placement": "system"},
+        {"name": "long", "text": "very " * 200 + "long."},
+    ]
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _without_flushing():
+    """No power cut in these tests: `tests/store` has them. Flushing is most of their time."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "fsync", lambda _: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def bigram():
+    return bigram_policy()
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return tiny_policy()
+
+
+def stored(path, policy, given=None):
+    archive = Archive(path)
+    archive.write_rollouts(assemble(given or imported(3), policy))
+    return archive
+
+
+def asked(policy, *names, frames=2, families=2):
+    return {name: CATALOGUE[name](policy, frames=frames, families=families) for name in names}
+
+
+def run(archive, policy, conditions, **settings):
+    return run_probes(archive, policy, conditions, progress=False, **settings)
+
+
+def shifts(archive, probe):
+    base = archive.read("/probes/base").logp.values
+    return archive.read(f"/probes/{probe}").logp.values - base
+
+
+# What is scored
+
+
+def test_every_shift_of_the_closed_form_policy_is_zero_to_the_last_bit(bigram, tmp_path):
+    made = problems(2)
+    edge = [Trace("p0", "empty", ""), Trace("p1", "one", "7"), Trace("p1", "odd", "é😀\n<|end|>")]
+    archive = stored(tmp_path / "s.zarr", bigram, Imported(made, [*traces(made, 2), *edge]))
+    conditions = {**asked(bigram, *CATALOGUE, frames=1, families=3), "hostile": HOSTILE}
+    run(archive, bigram, conditions, tokens_per_block=700, tokens_per_row=2500)
+    assert sum(map(len, conditions.values())) == 2 + 6 + 1 + 2 + 4 + 2 + 6
+    for name in conditions:
+        assert (shifts(archive, name) == 0.0).all(), name
+    assert archive.read("/probes/base").logp.values.max() < 0
+
+
+def test_scores_equal_the_slow_reference(tiny, tmp_path):
+    archive = stored(tmp_path / "s.zarr", tiny)
+    conditions = {**asked(tiny, "opposed", "answer"), "hostile": HOSTILE[:2]}
+    run(archive, tiny, conditions, tokens_per_block=300)
+    problems_ = read_problems(archive.rollouts(), tiny)
+    bound = np.cumsum([0, *map(len, problems_.responses)])
+    for name, found in conditions.items():
+        node = archive.read(f"/probes/{name}")
+        for index, (start, end) in enumerate(problems_.groups):
+            for place, prompt in enumerate(prompts(problems_, index, found, encoder=tiny)):
+                rollout = start + (place + index) % (end - start)
+                want = reference_scores(
+                    tiny.model, list(prompt.ids), list(problems_.responses[rollout])
+                )
+                for quantity in STATISTICS:
+                    got = node[quantity].values[place, bound[rollout] : bound[rollout + 1]]
+                    np.testing.assert_allclose(got, want[quantity], atol=1e-4, err_msg=quantity)
+    assert np.abs(shifts(archive, "opposed")).max() > 1e-3  # so the test above can fail
+
+
+def test_nodes_are_what_the_schema_says_and_plain_xarray_opens_them(tiny, tmp_path):
+    archive = stored(tmp_path / "s.zarr", tiny)
+    conditions = asked(tiny, "opposed", "neutral")
+    run(archive, tiny, conditions)
+    with xr.open_datatree(tmp_path / "s.zarr") as tree:
+        assert sorted(tree["probes"].children) == ["base", "neutral", "opposed"]
+        node = tree["probes/opposed"].to_dataset()
+        for name, variable in PROBE.items():
+            assert node[name].dims == variable.dims
+            assert node[name].dtype == variable.dtype
+        assert node.sizes["rollout"] == tree["rollouts"].sizes["rollout"]
+        assert node.sizes["token"] == tree["rollouts"].sizes["token"]
+        for label in ("family", "level", "frame", "wording", "tone", "placement"):
+            words = node[label].attrs["flag_meanings"].split()
+            assert node[label].dtype == np.int32
+            want = [getattr(c, label) for c in conditions["opposed"]]
+            assert [words[value] for value in node[label].values] == want
+        names = node["condition_name"].attrs["flag_meanings"].split()
+        assert names == [c.name for c in conditions["opposed"]]
+        assert node["condition"].values.tolist() == list(range(len(names)))
+        assert json.loads(node.attrs["condition_texts"]) == [c.text for c in conditions["opposed"]]
+        assert node.attrs["scored_by"] == "tiny"
+        assert node.attrs["sampled_by"] == ["a", "b"]
+        base = tree["probes/base"].to_dataset()
+        assert base.sizes["condition"] == 1
+        assert base["condition_name"].attrs["flag_meanings"] == "base"
+        assert not base["inserted_tokens"].values.any()
+
+
+def test_rows_that_fail_are_kept_marked_and_unscored_only_where_they_cannot_be_scored(
+    tmp_path,
+):
+    policy = tiny_policy(context_length=160)
+    made = problems(2)
+    own = "This is my response, and it is what it is."
+    given = Imported(
+        [*made, Problem("blank", "No key?", None)],
+        [
+            Trace("p0", "own", own),
+            Trace("p0", "long", "x" * 100),
+            Trace("p1", "short", "It is 2.", reward=0.0),
+            Trace("blank", "short", "None."),
+        ],
+    )
+    conditions = from_dicts(
+        [
+            {"name": "shows", "text": f"Like this: {own}"},
+            {"name": "told", "text": "It is {answer}."},
+            {"name": "twice", "text": "Stop <|start|> here."},
+            {"name": "long", "text": "Mark: right", "level": "pos", "frame": "u"},
+            {"name": "short", "text": "Mark: no", "level": "neg", "frame": "u"},
+        ]
+    )
+    archive = stored(tmp_path / "s.zarr", policy, given)
+    done = run(archive, policy, {"mine": conditions})
+    node = archive.read("/probes/mine")
+    c = Comparability
+    cut, own_, bos, off, unequal = (
+        c.TRUNCATED,
+        c.OWN_EXAMPLE,
+        c.BOS,
+        c.NOT_APPLICABLE,
+        c.UNEQUAL_LENGTH,
+    )
+    found = [[c(v) for v in row] for row in node.comparability.values.tolist()]
+    assert found == [
+        [own_, cut, c.OK, c.OK],
+        [c.OK, cut, c.OK, off],
+        [bos, cut, bos, bos],
+        [unequal, cut, unequal, unequal],
+        [unequal, cut, unequal, unequal],
+    ]
+    scored = ~np.isnan(node.logp.values)
+    bound = np.cumsum([0, len(own), 100, 8, 5])
+    for row, verdicts in enumerate(found):
+        for rollout, (start, end) in enumerate(pairwise(bound)):
+            assert scored[row, start:end].all() == (verdicts[rollout] not in (cut, off))
+            assert scored[row, start:end].any() == scored[row, start:end].all()
+    for quantity in STATISTICS:
+        assert (np.isnan(node[quantity].values) == ~scored).all()
+    assert (archive.read("/probes/base").comparability.values == 0).all()
+    assert done["comparability"]["mine"] == {
+        "truncated": 5, "bos": 3, "own_example": 1, "not_applicable": 1, "unequal_length": 6,
+    }  # fmt: skip
+    assert node.inserted_tokens.values[1].tolist() == [10, 10, 10, 0]  # "\n\nIt is 0."
+
+
+def test_a_rollout_whose_base_is_too_long_is_nowhere_scored(tmp_path):
+    policy = tiny_policy(context_length=100)
+    made = Imported(problems(1), [Trace("p0", "a", "x" * 90), Trace("p0", "b", "y")])
+    archive = stored(tmp_path / "s.zarr", policy, made)
+    run(archive, policy, {"mine": (told("Hi."),)})
+    for name in ("base", "mine"):
+        node = archive.read(f"/probes/{name}")
+        assert node.comparability.values.tolist() == [[Comparability.TRUNCATED, Comparability.OK]]
+        assert np.isnan(node.logp.values[:, :90]).all()
+        assert not np.isnan(node.logp.values[:, 90:]).any()
+
+
+def told(text, **fields):
+    given = {"name": "c", "family": "f", "level": "none", "frame": "x", "wording": "w", **fields}
+    return Condition(text=text, **given)
+
+
+# Blocks, interruptions, order
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tiny, tmp_path_factory):
+    """A store of two probes in many blocks, made in one go."""
+    path = tmp_path_factory.mktemp("whole") / "s.zarr"
+    archive = stored(path, tiny)
+    run(archive, tiny, asked(tiny, "opposed", "answer"), tokens_per_block=150)
+    assert len(archive.read("/probes/opposed").attrs["block_stops"]) > 3
+    return path
+
+
+@pytest.mark.parametrize(
+    ("event", "step"), [("block:fsync", 0), ("block:done", 7), ("publish:ready", 1)]
+)
+def test_an_interrupted_run_goes_on_to_the_same_bytes(uninterrupted, tiny, tmp_path, event, step):
+    seen = Counter()
+
+    def break_once(name):
+        seen[name] += 1
+        if name == event and seen[name] == step + 1:
+            raise KeyboardInterrupt
+
+    stored(tmp_path / "s.zarr", tiny)
+    conditions = asked(tiny, "opposed", "answer")
+    with Archive(tmp_path / "s.zarr", on_event=break_once) as archive:
+        with pytest.raises(KeyboardInterrupt):
+            run(archive, tiny, conditions, tokens_per_block=150)
+        run(archive, tiny, conditions, tokens_per_block=150)  # the lock was given back
+    assert equal_stores(uninterrupted, tmp_path / "s.zarr") == []
+
+
+def test_an_interrupt_inside_scoring_loses_one_block_at_most(tiny, tmp_path, monkeypatch):
+    conditions = asked(tiny, "opposed")
+    whole = run(stored(tmp_path / "t.zarr", tiny), tiny, conditions, tokens_per_block=150)
+    archive, calls = stored(tmp_path / "s.zarr", tiny), Counter()
+
+    def failing(*args, progress, **settings):
+        def count(tokens):
+            calls["rows"] += 1
+            if calls["rows"] == 6:
+                raise KeyboardInterrupt
+            progress(tokens)
+
+        return score(*args, progress=count, **settings)
+
+    monkeypatch.setattr(rescore, "score", failing)
+    with pytest.raises(KeyboardInterrupt):
+        run(archive, tiny, conditions, tokens_per_block=150)
+    done = estimate(archive, tiny, conditions, tokens_per_block=150)
+    again = run(archive, tiny, conditions, tokens_per_block=150)
+    assert 0 < again["scored_tokens"] == done["remaining_tokens"] < whole["scored_tokens"]
+    assert equal_stores(tmp_path / "t.zarr", tmp_path / "s.zarr") == []
+
+
+def test_a_probe_has_the_same_bytes_whatever_is_scored_with_it_and_when(
+    uninterrupted, tiny, tmp_path
+):
+    archive = stored(tmp_path / "s.zarr", tiny)
+    for name in ("answer", "opposed"):  # the other order, one at a time
+        run(archive, tiny, asked(tiny, name), tokens_per_block=150)
+    assert equal_stores(uninterrupted, tmp_path / "s.zarr") == []
+
+
+def test_a_finished_probe_is_not_scored_again(uninterrupted, tiny, tmp_path, monkeypatch):
+    shutil.copytree(uninterrupted, tmp_path / "s.zarr")
+    monkeypatch.setattr(rescore, "score", None)
+    conditions = asked(tiny, "opposed", "answer")
+    done = run(Archive(tmp_path / "s.zarr"), tiny, conditions, tokens_per_block=150)
+    assert done["scored_tokens"] == 0
+
+
+def test_the_block_size_changes_nothing_but_last_bits(uninterrupted, tiny, tmp_path):
+    archive = stored(tmp_path / "s.zarr", tiny)
+    run(archive, tiny, asked(tiny, "opposed"))
+    assert archive.read("/probes/opposed").attrs["block_stops"] == [12]
+    one, other = (a.read("/probes/opposed") for a in (archive, Archive(uninterrupted, mode="r")))
+    np.testing.assert_allclose(one.logp.values, other.logp.values, atol=1e-4)
+
+
+def test_the_bar_tells_rate_and_goes_on_from_what_is_done(tiny, tmp_path, capsys):
+    archive = stored(tmp_path / "s.zarr", tiny)
+    run_probes(archive, tiny, asked(tiny, "opposed"))
+    shown = capsys.readouterr().err
+    assert "tok/s" in shown
+    assert "opposed 1/1" in shown
+    assert "100%" in shown
+    run_probes(archive, tiny, asked(tiny, "opposed"), progress=False)
+    assert capsys.readouterr().err == ""
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"temperature": 0.5}, "share its base.*temperature is 1.0 in the store, 0.5 now"),
+        ({"tokens_per_row": 64}, "share its base.*tokens_per_row is 4096 in the store, 64 now"),
+    ],
+)
+def test_a_base_scored_otherwise_is_refused_with_the_difference(tiny, tmp_path, change, message):
+    archive = stored(tmp_path / "s.zarr", tiny)
+    run(archive, tiny, {})
+    with pytest.raises(StoreError, match=message):
+        run(archive, tiny, asked(tiny, "opposed"), **change)
+    assert archive.nodes() == ["/rollouts", "/probes/base"]
+    run(archive, tiny, asked(tiny, "opposed"))  # nothing was changed, and the lock is free
+
+
+def test_a_base_scored_by_another_policy_is_refused(tiny, tmp_path):
+    archive = stored(tmp_path / "s.zarr", tiny)
+    run(archive, tiny, {})
+    with pytest.raises(StoreError, match=r"share its base.*policy_digest"):
+        run(archive, tiny_policy(seed=1), asked(tiny, "opposed"))
+
+
+def test_an_unfinished_probe_is_not_finished_with_other_conditions(tiny, tmp_path):
+    def break_off(name):
+        if name == "block:done":
+            raise KeyboardInterrupt
+
+    stored(tmp_path / "s.zarr", tiny)
+    with Archive(tmp_path / "s.zarr") as archive:
+        run(archive, tiny, {})
+    with (
+        Archive(tmp_path / "s.zarr", on_event=break_off) as archive,
+        pytest.raises(KeyboardInterrupt),
+    ):
+        run(archive, tiny, asked(tiny, "opposed"), tokens_per_block=150)
+    with Archive(tmp_path / "s.zarr") as archive, pytest.raises(StoreError, match="conditions is"):
+        run(archive, tiny, asked(tiny, "opposed", frames=3), tokens_per_block=150)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "message", "error"),
+    [
+        ({"base": (told("x"),)}, "other than `base`", StoreError),
+        ({"mine": ()}, "at least one condition", ConditionError),
+    ],
+)
+def test_impossible_probes_are_refused_before_anything_is_written(
+    tiny, tmp_path, conditions, message, error
+):
+    archive = stored(tmp_path / "s.zarr", tiny)
+    with pytest.raises(error, match=message):
+        run(archive, tiny, conditions)
+    assert archive.nodes() == ["/rollouts"]
+
+
+def test_a_store_without_rollouts_has_nothing_to_score(tiny, tmp_path):
+    with pytest.raises(StoreError, match="/rollouts"):
+        run(Archive(tmp_path / "a.zarr"), tiny, {})
+    archive = stored(tmp_path / "b.zarr", tiny, Imported(problems(2), []))
+    with pytest.raises(StoreError, match="needs rollouts; the store has none"):
+        run(archive, tiny, {})
+
+
+# What it would cost
+
+
+def test_the_estimate_runs_no_model_and_equals_what_is_done(tiny, tmp_path, monkeypatch):
+    archive = stored(tmp_path / "s.zarr", tiny)
+    conditions = asked(tiny, "opposed", "answer")
+    with monkeypatch.context() as patched:
+        patched.setattr(tiny.model, "forward", None)
+        patched.setattr(tiny.model.base_model, "forward", None)
+        seen = estimate(archive, tiny, conditions, tokens_per_block=150)
+    assert archive.nodes() == ["/rollouts"]
+    done = run(archive, tiny, conditions, tokens_per_block=150)
+    assert seen["scored_tokens"] == seen["remaining_tokens"] == done["scored_tokens"]
+    nodes = [archive.read(f"/probes/{name}") for name in ("base", *conditions)]
+    assert seen["scored_tokens"] == sum(int((~np.isnan(n.logp)).sum()) for n in nodes)
+    assert seen["blocks"] == sum(len(n.attrs["block_stops"]) for n in nodes)
+    assert seen["rollouts"] == 12
+    assert seen["response_tokens"] == archive.rollouts().sizes["token"]
+    # 4 opposed and 4 answer conditions and the base, all applicable.
+    assert seen["scored_tokens"] == 9 * seen["response_tokens"]
+    assert {n: p["conditions"] for n, p in seen["probes"].items()} == {
+        "base": 1, "opposed": 4, "answer": 4,
+    }  # fmt: skip
+    assert estimate(archive, tiny, conditions, tokens_per_block=150)["remaining_tokens"] == 0
+
+
+def test_prompt_tokens_of_the_estimate_are_counted_by_hand(bigram, tmp_path):
+    made = [problems(1)[0]]
+    archive = stored(
+        tmp_path / "s.zarr", bigram, Imported(made, [Trace("p0", "a", "ab"), Trace("p0", "b", "c")])
+    )
+    conditions = {"mine": (told("One."), told("Other.", name="d"))}
+    seen = estimate(archive, bigram, conditions)["probes"]
+    base = len(bigram.render(made[0].question))
+    tail = base - len(
+        bigram.encode("<|start|>system\nBe brief.<|end|>\n<|start|>user\n" + made[0].question)
+    )
+    assert seen["base"]["fed_tokens"] == 2 * base + 3
+    assert seen["base"]["unique_prompt_tokens"] == base
+    # "\n\nOne." and "\n\nOther." share their blank line and "O".
+    assert seen["mine"]["fed_tokens"] == 2 * (base + 6) + 2 * (base + 8) + 2 * 3
+    assert seen["mine"]["unique_prompt_tokens"] == (base - tail) + 3 + (3 + tail) + (5 + tail)
+
+
+def test_coordinates_are_flags_in_order_of_appearance():
+    found = coordinates([told("x", name="a"), told("y", name="b", family="g")])
+    assert found["condition"].values.tolist() == [0, 1]
+    assert found["family"].attrs["flag_meanings"] == "f g"
+    assert found["family"].attrs["flag_values"] == [0, 1]
+    assert found["placement"].values.tolist() == [0, 0]
