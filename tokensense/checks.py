@@ -31,7 +31,7 @@ def require_dims(name: str, array: Labelled, dims: Iterable[str], *, fix: str) -
         raise SchemaError(f"`{name}` needs dims {needed}; it has {found}. To get them: {fix}.")
 
 
-def require_range(name: str, value: float, low: float, high: float) -> None:
+def require_range(name: str, value: int | float, low: int | float, high: int | float) -> None:
     """Check that `low <= value <= high`; NaN fails.
 
     Raises:

@@ -69,7 +69,7 @@ def flat_tokens(rollouts: xr.Dataset, probes: Mapping[str, xr.Dataset]) -> xr.Da
 def words(flags: type[IntEnum], values: np.ndarray) -> np.ndarray:
     """Names of flags in lower case, one a value."""
     table = np.array([flag.name.lower() for flag in flags])
-    return table[values]
+    return np.asarray(table[values])
 
 
 def _stacked(probes: Mapping[str, xr.Dataset], names: list[str], variable: str) -> np.ndarray:

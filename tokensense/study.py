@@ -247,7 +247,7 @@ class Study:
         from tokensense.stats.points import shift_points
 
         inputs = {"points": shift_points(self.tokens()), **self.results()}
-        return draw(which, inputs, Path(out), style=style)
+        return dict(draw(which, inputs, Path(out), style=style))
 
     def info(self) -> dict[str, Any]:
         """What the store holds, by whom it was made, what is missing; see `summary.summarize`.

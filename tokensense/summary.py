@@ -86,7 +86,7 @@ def _rollouts(rollouts: xr.Dataset) -> dict[str, Any]:
 
 def _probe(archive: Archive, name: str, state: dict[str, Any]) -> dict[str, Any]:
     """State of one probe; comparability once it is finished."""
-    kept = {
+    kept: dict[str, Any] = {
         key: state[key] for key in ("state", "blocks", "done", "missing", "bytes") if key in state
     }
     if state["state"] != "finished":

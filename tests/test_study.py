@@ -1,0 +1,177 @@
+"""The whole path on a tiny policy: import, probe, view, analyze, draw, info."""
+
+import json
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import tokensense as ts
+from tests.bigram import bigram_policy
+from tests.probes.tiny import tiny_policy
+from tokensense.errors import FigureError, StoreError
+
+PROBLEMS, GROUP = 24, 2
+
+
+def write_traces(path):
+    """Two solutions a problem, one right and one wrong; one broken line."""
+    rng = np.random.default_rng(0)
+    lines = []
+    for i in range(PROBLEMS):
+        a, b = (int(x) for x in rng.integers(10, 99, 2))
+        for right in (True, False):
+            result = a + b if right else a + b + 1
+            lines.append(
+                json.dumps(
+                    {
+                        "prompt": f"Ann has {a} pens and buys {b}. How many has she?",
+                        "completion": f"She has {a}+{b} = {result} pens. A: {result}",
+                        "score": int(right),
+                        "model": "m1" if right else "m2",
+                        "gold": str(a + b),
+                    }
+                )
+            )
+    lines.insert(3, '{"prompt": "cut')
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+FIELDS = {
+    "question": "prompt",
+    "text": "completion",
+    "reward": "score",
+    "generator": "model",
+    "answer": "gold",
+}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("study")
+    policy = tiny_policy()
+    found = ts.Study(folder / "s.zarr")
+    traces = write_traces(folder / "traces.jsonl")
+    counts = found.ingest(traces, format="jsonl", policy=policy, fields=FIELDS)
+    found.probe(policy, frames=1, families=3, progress=False)
+    return found, counts
+
+
+def test_counts_are_those_of_the_file_and_the_broken_line_is_named(study):
+    _, counts = study
+    assert (counts["problems"], counts["rollouts"]) == (PROBLEMS, PROBLEMS * GROUP)
+    assert counts["rewards"] == {"right": PROBLEMS, "wrong": PROBLEMS, "undecided": 0}
+    assert counts["groups_with_contrast"] == PROBLEMS
+    assert len(counts["refused"]) == 1
+    assert "traces.jsonl:4" in counts["refused"][0]
+
+
+def test_flat_view_joins_probes_and_decodes_flags(study):
+    tokens = study[0].tokens()
+    assert tokens.sizes["condition"] == 1 + 2 + 6 + 1  # base, opposed, placebo, neutral
+    assert tokens["condition"].values[0] == "base"
+    assert np.all(tokens["shift"].values[0] == 0)
+    expected = tokens["logp"].values - tokens["logp"].values[0]
+    np.testing.assert_array_equal(tokens["shift"].values, expected)
+    assert {"digit", "operator", "final_answer"} <= set(tokens["kind"].values.tolist())
+    assert tokens.attrs["off_policy"]
+    first = tokens.isel(token=tokens["rollout"].values == 0)
+    assert "".join(first["text"].values.tolist()).startswith("She has ")
+    assert set(first["reward"].values.tolist()) == {1.0}
+
+
+def test_named_probes_alone_can_be_viewed(study):
+    tokens = study[0].tokens(["neutral"])
+    assert set(tokens["probe"].values.tolist()) == {"base", "neutral"}
+
+
+def test_analysis_is_kept_in_the_store_and_plain_xarray_opens_it(study):
+    found = ts.analyze(study[0], resamples=200, seed=3)
+    triple = found["triple"]
+    assert triple["estimate"].dims == ("statistic", "term")
+    verdict, placebo, difference = (
+        triple["estimate"].sel(statistic="mean_absolute_shift").values.tolist()
+    )
+    assert difference == pytest.approx(verdict - placebo)
+    assert int(triple["n_clusters"].max()) == PROBLEMS
+    with xr.open_datatree(study[0].path, engine="zarr") as tree:
+        stored = tree["stats/triple"].to_dataset()
+        np.testing.assert_array_equal(stored["estimate"], triple["estimate"])
+        assert tree["rollouts"].sizes["rollout"] == PROBLEMS * GROUP
+    again = ts.analyze(study[0], resamples=200, seed=3)
+    xr.testing.assert_identical(again["triple"], found["triple"])
+
+
+def test_figures_need_an_analysis_and_then_come_with_their_data(tmp_path, study):
+    empty = ts.Study(tmp_path / "e.zarr")
+    policy = tiny_policy()
+    traces = write_traces(tmp_path / "traces.jsonl")
+    empty.ingest(traces, format="jsonl", policy=policy, fields=FIELDS, limit=2)
+    empty.probe(policy, frames=1, families=3, progress=False)
+    with pytest.raises(FigureError, match="analyze"):
+        empty.figures(tmp_path / "none")
+    ts.analyze(study[0], resamples=200)
+    study[0].figures(tmp_path / "out")
+    names = {path.suffix for path in (tmp_path / "out").iterdir()}
+    assert {".pdf", ".png", ".csv", ".json"} <= names
+
+
+def test_info_says_what_is_there(study):
+    info = study[0].info()
+    assert info["off_policy"] is True
+    assert info["scored_by"] == "tiny"
+    assert set(info["probes"]) == {"base", "opposed", "placebo", "neutral"}
+    assert info["probes"]["opposed"]["comparability"] == {"ok": 2 * PROBLEMS * GROUP}
+    assert info["finish"] == {"unknown": PROBLEMS * GROUP}
+    json.dumps(info)
+
+
+def test_other_rollouts_are_refused(tmp_path, study):
+    traces = write_traces(tmp_path / "traces.jsonl")
+    with pytest.raises(StoreError, match="nothing was written"):
+        study[0].ingest(traces, format="jsonl", policy=tiny_policy(), fields=FIELDS, limit=2)
+
+
+def test_the_closed_form_policy_has_no_shift_to_the_last_bit(tmp_path):
+    policy = bigram_policy()
+    study = ts.Study(tmp_path / "b.zarr")
+    traces = write_traces(tmp_path / "traces.jsonl")
+    study.ingest(traces, format="jsonl", policy=policy, fields=FIELDS, limit=3)
+    floor = study.probe(policy, ["opposed", "answer"], frames=2, progress=False)["numerical_floor"]
+    shift = study.tokens()["shift"].values
+    assert shift.shape[0] == 1 + 4 + 4
+    assert np.all(shift == 0)
+    assert np.isfinite(study.tokens()["logp"].values).all()
+    assert floor
+
+
+def test_a_missing_store_and_an_empty_pattern_say_so(tmp_path):
+    assert "no store there yet" in repr(ts.Study(tmp_path / "none.zarr"))
+    with pytest.raises(StoreError):
+        ts.Study(tmp_path / "none.zarr", mode="r").info()
+    with pytest.raises(StoreError, match="matches none"):
+        ts.open_studies(str(tmp_path / "*.zarr"))
+
+
+def test_many_studies_open_for_comparison(study):
+    found = ts.open_studies(str(study[0].path.parent / "*.zarr"))
+    (only,) = found.values()
+    assert only.mode == "r"
+    assert f"{PROBLEMS * GROUP} rollouts" in repr(only)
+
+
+def test_own_samples_are_on_policy_and_checked(tmp_path):
+    policy = tiny_policy()
+    problems = tmp_path / "gsm8k.jsonl"
+    rows = [{"question": f"What is {i}+{i}?", "answer": f"so #### {2 * i}"} for i in range(3)]
+    problems.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    study = ts.Study(tmp_path / "g.zarr")
+    counts = study.generate(
+        policy, problems, task="gsm8k", limit=2, group=2, max_new_tokens=5, seed=1, progress=False
+    )
+    assert (counts["problems"], counts["rollouts"]) == (2, 4)
+    assert counts["ids_origin"] == {"exact": 4}
+    assert sum(counts["rewards"].values()) == 4
+    study.probe(policy, ["opposed"], frames=1, progress=False)
+    assert study.info()["off_policy"] is False
