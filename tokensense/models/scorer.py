@@ -68,7 +68,7 @@ def score(
         SchemaError: `temperature`, `tokens_per_row` or `path` is outside what is allowed.
     """
     require_range("temperature", temperature, 1e-6, 1e6)
-    require_range("tokens_per_row", tokens_per_row, 1, 2**40)
+    require_range("tokens_per_row", float(tokens_per_row), 1.0, 2.0**40)
     _require_scorable(policy, branches)
     chosen = resolved_path(policy, path)
     plan = plan_rows if chosen == "trie" else plan_padded

@@ -21,8 +21,8 @@ from tokensense.models.head import head_of, logits_of
 from tokensense.models.plan import Branch, Row, plan_padded, plan_rows
 from tokensense.models.policy import Policy
 
-# Largest difference allowed, relative to the largest value. Rounding of the short formats hides all
-# but gross mistakes: there the count of calls is the check.
+# Largest difference allowed. Rounding of the short formats hides all but gross mistakes (a router of
+# experts may even choose otherwise): there the count of calls is the check.
 TOLERANCE = {"float32": 1e-5, "float16": 2e-2, "bfloat16": 1e-1}
 
 
@@ -72,7 +72,7 @@ def trie_objection(policy: Policy) -> str:
     if windows != _windows(config):
         return f"its layers use the windows {windows}; its config says {_windows(config)}"
     alone = torch.cat([_alone(model, branches[i]) for i in row.branches])
-    error = float((together - alone).abs().max() / alone.abs().max())
+    error = _difference(together, alone)
     if not error <= TOLERANCE[policy.dtype]:
         return f"a trie of two branches is off by {error:.1e}, relative"
     return ""
@@ -86,10 +86,10 @@ def require_known_head(policy: Policy) -> None:
     """
     row = plan_padded(_two_branches(policy)[:1], tokens_per_row=1024)[0]
     ids = torch.from_numpy(row.ids).to(policy.device)
-    own = policy.model(input_ids=ids, use_cache=False).logits[0].float()
+    own = policy.model(input_ids=ids, use_cache=False).logits[0]
     head = head_of(policy.model)
-    ours = logits_of(hidden_states(policy.model, row), head, 0, head.weight.shape[0])
-    error = float((own - ours).abs().max() / own.abs().max().clamp(min=1.0))
+    ours = logits_of(hidden_states(policy.model, row), head, 0, head.weight.shape[0]).to(own.dtype)
+    error = _difference(ours, own)
     if not error <= TOLERANCE[policy.dtype]:
         raise PolicyError(
             f"Scoring needs logits that are a linear map of the last hidden state, with scale and "
@@ -97,6 +97,14 @@ def require_known_head(policy: Policy) -> None:
             f"{error:.1e}. "
             "This model class is not supported: please report it."
         )
+
+
+def _difference(found: Tensor, truth: Tensor) -> float:
+    """Relative to the truth: largest by largest in float32, mean by mean in shorter formats."""
+    difference, size = (found - truth).abs().float(), truth.abs().float()
+    if truth.dtype == torch.float32:
+        return float(difference.max() / size.max())
+    return float(difference.mean() / size.mean())
 
 
 def _alone(model: PreTrainedModel, branch: Branch) -> Tensor:
