@@ -165,3 +165,9 @@ def test_the_worker_speaks_json_and_nothing_else():
     assert replies[0] == {"ready": True}
     assert [reply["status"] for reply in replies[1:]] == ["undecided", "right"]
     assert done.stderr == b""
+
+
+def test_the_worker_loads_no_array_library():
+    code = "import sys, tokensense.tasks.verification; print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert done.stdout == "False\n"

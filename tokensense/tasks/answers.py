@@ -48,6 +48,7 @@ Status = Literal["right", "wrong", "undecided"]
 
 RULES_VERSION = 1
 LONGEST_ANSWER = 4000
+LEAST_MEMORY = 16.0
 START_SECONDS = 120.0
 # Wall time per second of processor time before a worker is given up: for workers that are stopped,
 # or a machine that is loaded beyond all measure.
@@ -113,8 +114,7 @@ class _Worker:
         except _EndedError as ended:
             raise TokensenseError(
                 f"a worker for answer checks is needed; it ended with code {ended.code} before it "
-                "was ready. To see why: python -c 'import tokensense.tasks.verification'. "
-                "A memory_limit below 256 MiB may be too small."
+                "was ready. To see why: python -c 'import tokensense.tasks.verification'."
             ) from ended
 
     def ask(self, request: dict[str, str]) -> Verdict:
@@ -269,7 +269,8 @@ class AnswerChecker:
     Args:
         workers: checks that run at the same time.
         time_limit: seconds of processor time for one check; then it is undecided.
-        memory_limit: MiB of address space for a worker; beyond it a check is undecided.
+        memory_limit: MiB of address space for a worker beyond what it has when idle; a check that
+            needs more is undecided.
 
     Raises:
         MissingExtraError: math-verify is not installed.
@@ -283,9 +284,9 @@ class AnswerChecker:
     def __init__(
         self, *, workers: int = 1, time_limit: float = 5.0, memory_limit: int = 1024
     ) -> None:
-        require_range("workers", workers, 1, 1024)
+        require_range("workers", float(workers), 1.0, 1024.0)
         require_range("time_limit", time_limit, 0.01, 86400.0)
-        require_range("memory_limit", memory_limit, 64, 2**30)
+        require_range("memory_limit", float(memory_limit), LEAST_MEMORY, 2.0**30)
         if find_spec("math_verify") is None:
             require_extra("math_verify", "math")
         self.workers = workers

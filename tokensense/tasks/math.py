@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from tokensense.checks import require_member
 from tokensense.errors import InputError
 from tokensense.tasks.extraction import last_box
 from tokensense.tasks.problem import Problem, merge
@@ -89,6 +88,9 @@ def read_problems(path: str | Path, *, format: Format) -> ProblemFile:
         MissingExtraError: Parquet, and pyarrow is not installed.
         SchemaError: `format` is unknown.
     """
+    # With it comes numpy, which the workers of the answer checks must not load with this package.
+    from tokensense.checks import require_member
+
     require_member("format", format, PARSERS)
     refused: list[str] = []
     merged = merge(_problems(Path(path), format, refused))

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from tokensense.checks import require_extra
 from tokensense.errors import InputError
 
 PARQUET_BATCH = 1024
@@ -109,6 +108,9 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
+    # With it comes numpy, which the workers of the answer checks must not load with this package.
+    from tokensense.checks import require_extra
+
     parquet = require_extra("pyarrow.parquet", "io")
     arrow_error = require_extra("pyarrow", "io").ArrowInvalid
     try:

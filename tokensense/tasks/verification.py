@@ -26,6 +26,7 @@ import signal
 import sys
 from fractions import Fraction
 from itertools import zip_longest
+from pathlib import Path
 from typing import Literal
 
 import sympy
@@ -318,11 +319,17 @@ def value_at(expression: sympy.Expr, point: dict[sympy.Basic, sympy.Rational]) -
     return value if sure else None
 
 
+def address_space() -> int:
+    """Bytes of address space of this process; 0 where the system does not say."""
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[0]) * resource.getpagesize() if statm.exists() else 0
+
+
 def serve(memory_bytes: int, processor_seconds: float, wall_seconds: float) -> None:
     """Answer requests until standard input ends; the caller starts this in a process of its own.
 
     Args:
-        memory_bytes: address space allowed, the interpreter's own included.
+        memory_bytes: address space allowed beyond what the idle worker has.
         processor_seconds: per request; SIGPROF then ends the process.
         wall_seconds: per request; SIGALRM then ends the process, even if nobody waits any more.
     """
@@ -332,7 +339,10 @@ def serve(memory_bytes: int, processor_seconds: float, wall_seconds: float) -> N
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    # Parser tables load with the first parse. Under the limit a failure there would be swallowed.
+    compared(read(r"\frac{1}{3}"), read(r"\sqrt{3}"))
+    limit = memory_bytes + address_space()
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     replies.write(b'{"ready": true}\n')
     for line in sys.stdin.buffer:
         signal.setitimer(signal.ITIMER_PROF, processor_seconds)
