@@ -1,0 +1,95 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.bigram import bigram_policy
+from tokensense.errors import PolicyError
+from tokensense.models.head import Head, head_of, log_statistics
+
+
+def expected(hidden, targets, head, temperature):
+    """The definition, in float64, over the whole vocabulary at once."""
+    z = hidden.double() @ head.weight.double().T
+    if head.bias is not None:
+        z = z + head.bias.double()
+    z = z * head.scale
+    if head.softcap != math.inf:
+        z = head.softcap * torch.tanh(z / head.softcap)
+    logp = torch.log_softmax(z / temperature, dim=-1)
+    p = logp.exp()
+    rows = torch.arange(len(targets))
+    return logp[rows, targets], -(p * logp).sum(-1), p.amax(-1), (p * p).sum(-1)
+
+
+@given(
+    rows=st.integers(1, 7),
+    width=st.integers(2, 40),
+    tile=st.sampled_from([1, 7, 4096]),
+    block=st.sampled_from([1, 3, 512]),
+    bias=st.booleans(),
+    scale=st.sampled_from([1.0, 0.25]),
+    softcap=st.sampled_from([math.inf, 3.0]),
+    temperature=st.sampled_from([1.0, 0.7]),
+    spread=st.sampled_from([0.1, 3.0]),
+    seed=st.integers(0, 99),
+)
+def test_tiles_give_what_the_definition_gives(
+    rows, width, tile, block, bias, scale, softcap, temperature, spread, seed
+):
+    draw = torch.Generator().manual_seed(seed)
+    weight = spread * torch.randn(width, 5, generator=draw)
+    head = Head(weight, torch.randn(width, generator=draw) if bias else None, scale, softcap)
+    hidden = torch.randn(rows, 5, generator=draw)
+    targets = torch.randint(width, (rows,), generator=draw)
+    found = log_statistics(hidden, targets, head, temperature=temperature, rows=block, tile=tile)
+    for ours, truth in zip(found, expected(hidden, targets, head, temperature), strict=True):
+        assert ours.dtype == torch.float32
+        torch.testing.assert_close(ours.double(), truth, rtol=2e-6, atol=4e-6)
+
+
+def test_logits_hundreds_apart_neither_overflow_nor_turn_to_nan():
+    # Columns: 0, 300, -300, 299 logits; the second is the largest and comes in another tile.
+    head = Head(torch.tensor([[0.0], [300.0], [-300.0], [299.0]]), None, 1.0, math.inf)
+    hidden, targets = torch.ones(4, 1), torch.tensor([0, 1, 2, 3])
+    found = log_statistics(hidden, targets, head, tile=1)
+    log_total = math.log1p(math.exp(-1))
+    assert found.logp.tolist() == pytest.approx(
+        [-300 - log_total, -log_total, -600 - log_total, -1 - log_total], abs=1e-4
+    )
+    p = 1 / (1 + math.exp(-1))
+    entropy = -(p * math.log(p) + (1 - p) * math.log(1 - p))
+    assert found.entropy.tolist() == pytest.approx([entropy] * 4, abs=1e-5)
+    assert found.p_square_sum.tolist() == pytest.approx([p * p + (1 - p) ** 2] * 4, abs=1e-6)
+
+
+def test_certainty_has_entropy_zero_and_never_below():
+    head = Head(torch.tensor([[500.0], [0.0]]), None, 1.0, math.inf)
+    found = log_statistics(torch.ones(1, 1), torch.tensor([0]), head)
+    assert [float(x) for x in found] == [0.0, 0.0, 1.0, 1.0]
+
+
+def test_half_precision_logits_meet_a_float32_softmax():
+    draw = torch.Generator().manual_seed(0)
+    weight, hidden = torch.randn(5000, 8, generator=draw), torch.randn(3, 8, generator=draw)
+    head = Head(weight.bfloat16(), None, 1.0, math.inf)
+    targets = torch.tensor([1, 2, 4999])
+    found = log_statistics(hidden.bfloat16(), targets, head)
+    logits = (hidden.bfloat16() @ weight.bfloat16().T).double()
+    truth = torch.log_softmax(logits, -1)[torch.arange(3), targets]
+    torch.testing.assert_close(found.logp.double(), truth, rtol=0, atol=1e-5)
+
+
+def test_scale_and_softcap_come_from_the_config():
+    model = bigram_policy().model
+    assert head_of(model)[1:] == (None, 1.0, math.inf)
+    model.config.logit_scale, model.config.logits_scaling = 3.0, 4.0
+    model.config.final_logit_softcapping = 30.0
+    assert head_of(model)[2:] == (0.75, 30.0)
+
+
+def test_a_model_without_a_head_is_refused():
+    with pytest.raises(PolicyError, match="need a language-model head; LlamaModel has none"):
+        head_of(bigram_policy().model.model)
