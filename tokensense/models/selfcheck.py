@@ -21,8 +21,8 @@ from tokensense.models.head import head_of, logits_of
 from tokensense.models.plan import Branch, Row, plan_padded, plan_rows
 from tokensense.models.policy import Policy
 
-# Largest difference allowed. Rounding of the short formats hides all but gross mistakes (a router of
-# experts may even choose otherwise): there the count of calls is the check.
+# Largest difference allowed. Rounding of the short formats hides all but gross mistakes (a router
+# may even choose other experts): there the count of calls is the check.
 TOLERANCE = {"float32": 1e-5, "float16": 2e-2, "bfloat16": 1e-1}
 
 
