@@ -26,7 +26,7 @@ def write_traces(path):
                 json.dumps(
                     {
                         "prompt": f"Ann has {a} pens and buys {b}. How many has she?",
-                        "completion": f"She has {a}+{b} = {result} pens. A: {result}",
+                        "completion": f"She has {a}+{b} = {result} pens.\nA: {result}",
                         "score": int(right),
                         "model": "m1" if right else "m2",
                         "gold": str(a + b),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from tokensense.errors import StoreError
+from tokensense.errors import SchemaError, StoreError
 from tokensense.rollouts.table import text_of, texts
 from tokensense.schema import BASE, STATISTICS, Comparability, Finish, IdsOrigin, Kind, Label
 
@@ -72,6 +72,23 @@ def words(flags: type[IntEnum], values: np.ndarray) -> np.ndarray:
     return np.asarray(table[values])
 
 
+def named(flags: xr.DataArray) -> np.ndarray:
+    """Words of a variable with CF `flag_values` and `flag_meanings`.
+
+    Raises:
+        SchemaError: it has none.
+    """
+    meanings = str(flags.attrs.get("flag_meanings", "")).split()
+    values = flags.attrs.get("flag_values", [])
+    if not meanings or len(meanings) != len(values):
+        raise SchemaError(
+            f"`{flags.name}` needs `flag_values` and as many `flag_meanings`; it has {values} and "
+            f"{meanings}. Probe again: the node is not one of ours."
+        )
+    place = np.searchsorted(np.asarray(values), flags.values)
+    return np.asarray(np.array(meanings)[place])
+
+
 def _stacked(probes: Mapping[str, xr.Dataset], names: list[str], variable: str) -> np.ndarray:
     return np.concatenate([probes[name][variable].values for name in names])
 
@@ -79,7 +96,7 @@ def _stacked(probes: Mapping[str, xr.Dataset], names: list[str], variable: str) 
 def _condition_coords(probes: Mapping[str, xr.Dataset], names: list[str]) -> dict[str, Any]:
     """Names made unique by the probe where two probes use the same."""
     labels = {
-        label: np.concatenate([probes[name][label].values.astype(str) for name in names])
+        label: np.concatenate([named(probes[name][label]) for name in names])
         for label in ("condition_name", *CONDITION_LABELS)
     }
     probe = np.concatenate([np.repeat(name, probes[name].sizes["condition"]) for name in names])

@@ -77,9 +77,15 @@ def plain(attrs: Mapping[str, object]) -> dict[str, object]:
     """Give attributes that any store keeps: numbers and texts; everything else becomes JSON.
 
     Args:
-        attrs: by name; truth values become 0 and 1.
+        attrs: by name; truth values become 0 and 1. Numbers that are not finite are not known and
+            are left out: attributes are JSON, which has no NaN.
     """
-    return {key: _plain(value) for key, value in attrs.items()}
+    return {key: _plain(value) for key, value in attrs.items() if not _unknown(value)}
+
+
+def _unknown(value: object) -> bool:
+    """Whether it is a number that is not finite."""
+    return isinstance(value, (float, np.floating)) and not np.isfinite(value)
 
 
 def _plain(value: object) -> object:
