@@ -1,4 +1,5 @@
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from tokensense.probes.rescore import run_probes
 from tokensense.probes.templates import from_dicts
 from tokensense.rollouts.trajectory import assemble
 from tokensense.store.archive import Archive
+from tokensense.store.tree import consolidate
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -38,10 +40,18 @@ def probed(path, policy, **conditions):
     return archive
 
 
+@pytest.fixture(scope="module")
+def finished(tiny, tmp_path_factory):
+    path = tmp_path_factory.mktemp("finished") / "s.zarr"
+    mine = from_dicts([{"name": "hi", "text": "Hi."}])
+    probed(path, tiny, opposed=CATALOGUE["opposed"](tiny, frames=1), mine=mine)
+    return path
+
+
 @pytest.fixture
-def archive(tiny, tmp_path):
-    opposed = CATALOGUE["opposed"](tiny, frames=1)
-    return probed(tmp_path / "s.zarr", tiny, opposed=opposed)
+def archive(finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "s.zarr")
+    return Archive(tmp_path / "s.zarr")
 
 
 def test_another_row_plan_differs_in_last_bits_only(archive, tiny):
@@ -110,13 +120,12 @@ def test_the_sample_is_seeded_and_what_was_measured_is_kept(archive, tiny, monke
     assert measure(archive, tiny, rollouts=4) == first
 
 
-def test_opposed_is_taken_where_it_is_finished_else_the_first_probe(tiny, tmp_path):
-    mine = from_dicts([{"name": "hi", "text": "Hi."}])
-    archive = probed(tmp_path / "s.zarr", tiny, mine=mine)
-    assert measure(archive, tiny, rollouts=2)["condition"] == "hi"
-    run_probes(archive, tiny, {"opposed": CATALOGUE["opposed"](tiny, frames=1)}, progress=False)
+def test_opposed_is_taken_where_it_is_finished_else_the_first_probe(archive, tiny):
     assert measure(archive, tiny, rollouts=2)["condition"].startswith("verdict")
     assert measure(archive, tiny, rollouts=2, probe="mine")["condition"] == "hi"
+    shutil.rmtree(archive.path / "probes" / "opposed")
+    consolidate(archive.path)
+    assert measure(archive, tiny, rollouts=2)["condition"] == "hi"
 
 
 def test_what_cannot_be_measured_says_so(archive, tiny, tmp_path):
@@ -124,10 +133,11 @@ def test_what_cannot_be_measured_says_so(archive, tiny, tmp_path):
         measure(archive, tiny_policy(seed=1))
     with pytest.raises(StoreError, match="other"):
         measure(archive, tiny, probe="other")
-    bare = probed(tmp_path / "bare.zarr", tiny)
-    with pytest.raises(StoreError, match=r"beside the base; finished are \['base'\]"):
-        measure(bare, tiny)
     unknown = from_dicts([{"name": "told", "text": "{answer} <|start|>"}])
     marked = probed(tmp_path / "marked.zarr", tiny, mine=unknown)
     with pytest.raises(StatisticsError, match="of 12 rollouts there is none"):
+        measure(marked, tiny)
+    shutil.rmtree(marked.path / "probes" / "mine")
+    consolidate(marked.path)
+    with pytest.raises(StoreError, match=r"beside the base; finished are \['base'\]"):
         measure(marked, tiny)

@@ -226,6 +226,13 @@ def uninterrupted(tiny, tmp_path_factory):
     return path
 
 
+@pytest.fixture
+def based(uninterrupted, tmp_path):
+    """A store with base and probes finished."""
+    shutil.copytree(uninterrupted, tmp_path / "s.zarr")
+    return Archive(tmp_path / "s.zarr")
+
+
 @pytest.mark.parametrize(
     ("event", "step"), [("block:fsync", 0), ("block:done", 7), ("publish:ready", 1)]
 )
@@ -278,11 +285,10 @@ def test_a_probe_has_the_same_bytes_whatever_is_scored_with_it_and_when(
     assert equal_stores(uninterrupted, tmp_path / "s.zarr") == []
 
 
-def test_a_finished_probe_is_not_scored_again(uninterrupted, tiny, tmp_path, monkeypatch):
-    shutil.copytree(uninterrupted, tmp_path / "s.zarr")
+def test_a_finished_probe_is_not_scored_again(tiny, based, monkeypatch):
     monkeypatch.setattr(rescore, "score", None)
     conditions = asked(tiny, "opposed", "answer")
-    done = run(Archive(tmp_path / "s.zarr"), tiny, conditions, tokens_per_block=150)
+    done = run(based, tiny, conditions, tokens_per_block=150)
     assert done["scored_tokens"] == 0
 
 
@@ -311,24 +317,23 @@ def test_the_bar_tells_rate_and_goes_on_from_what_is_done(tiny, tmp_path, capsys
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"temperature": 0.5}, "share its base.*temperature is 1.0 in the store, 0.5 now"),
-        ({"tokens_per_row": 64}, "share its base.*tokens_per_row is 4096 in the store, 64 now"),
+        ({"temperature": 0.5}, "temperature is 1.0 in the store, 0.5 now"),
+        ({"tokens_per_row": 64}, "tokens_per_row is 4096 in the store, 64 now"),
+        ({"path": "padded"}, "path is 'trie' in the store, 'padded' now"),
     ],
 )
-def test_a_base_scored_otherwise_is_refused_with_the_difference(tiny, tmp_path, change, message):
-    archive = stored(tmp_path / "s.zarr", tiny)
-    run(archive, tiny, {})
-    with pytest.raises(StoreError, match=message):
-        run(archive, tiny, asked(tiny, "opposed"), **change)
-    assert archive.nodes() == ["/rollouts", "/probes/base"]
-    run(archive, tiny, asked(tiny, "opposed"))  # nothing was changed, and the lock is free
+def test_a_base_scored_otherwise_is_refused_with_the_difference(tiny, based, change, message):
+    nodes = based.nodes()
+    with pytest.raises(StoreError, match=f"share its base.*{message}"):
+        run(based, tiny, {"mine": HOSTILE}, **change)
+    assert based.nodes() == nodes
 
 
-def test_a_base_scored_by_another_policy_is_refused(tiny, tmp_path):
-    archive = stored(tmp_path / "s.zarr", tiny)
-    run(archive, tiny, {})
+def test_a_base_scored_by_another_policy_is_refused_and_the_lock_given_back(tiny, based):
     with pytest.raises(StoreError, match=r"share its base.*policy_digest"):
-        run(archive, tiny_policy(seed=1), asked(tiny, "opposed"))
+        run(based, tiny_policy(seed=1), {"mine": HOSTILE})
+    run(based, tiny, {"mine": HOSTILE[:1]}, tokens_per_block=1000)  # other blocks, the same base
+    assert "/probes/mine" in based.nodes()
 
 
 def test_an_unfinished_probe_is_not_finished_with_other_conditions(tiny, tmp_path):
