@@ -1,12 +1,8 @@
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.stats.builders import made_up_tokens
 from tokensense.errors import StatisticsError
@@ -82,7 +78,9 @@ def test_few_wordings_are_said(result):
 
 
 def test_six_wordings_need_no_warning():
-    found = describe(made_up_tokens(problems=10, length=(2, 4), frames=6), resamples=100)
+    found = describe(
+        made_up_tokens(problems=10, length=(2, 4), frames=6, families=1), resamples=100
+    )
     assert json.loads(found["triple"].attrs["statements"]) == []
 
 
@@ -103,11 +101,9 @@ def test_the_same_seed_gives_the_same_numbers(tokens, result):
     np.testing.assert_array_equal(result["triple"].estimate, other["triple"].estimate)
 
 
-@given(st.integers(0, 1000))
-@settings(max_examples=4, deadline=None)
-def test_order_of_tokens_rollouts_and_conditions_does_not_matter(seed):
+def test_order_of_tokens_rollouts_and_conditions_does_not_matter():
     tokens = made_up_tokens(problems=12, group=2, length=(3, 6))
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     moved = tokens.isel(
         token=rng.permutation(tokens.sizes["token"]),
         condition=rng.permutation(tokens.sizes["condition"]),
@@ -261,28 +257,3 @@ def test_tokens_that_cannot_be_compared_have_no_state(tokens):
     first = part.rollout.values == 0
     assert (found.state.values[first] == 2).all()
     assert (found.state.values[~first] < 2).all()
-
-
-def test_statistics_import_without_torch():
-    code = (
-        "import sys, tokensense.stats.describe; "
-        "sys.exit(any(m in sys.modules for m in ('torch', 'transformers')))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-@pytest.mark.slow
-def test_size_of_the_differences_under_the_null():
-    """Verdict and placebo drawn alike: 95 % intervals of the differences leave out 0 5 % of times."""
-    names = ["same_direction", "contrast_variance_share", "mean_absolute_contrast", "correlation"]
-    rejected = np.zeros(len(names))
-    studies = 200
-    for seed in range(studies):
-        tokens = made_up_tokens(
-            seed=seed, problems=40, group=1, length=(5, 15), frames=1, families=3, neutral=False
-        )
-        at = describe(tokens, resamples=400)["triple"].sel(statistic=names, term="difference")
-        low, high = at.interval.values.T
-        rejected += (low > 0) | (high < 0)
-    # .05, with three standard errors of .015 above it.
-    assert (rejected / studies <= 0.10).all(), dict(zip(names, rejected / studies, strict=True))

@@ -177,7 +177,7 @@ def test_detectable_difference_and_power_follow_from_the_error():
     error = triple.error.sel(statistic="auroc_sum_balanced", term="verdict").item()
     assert triple.attrs["detectable_difference"] == pytest.approx(2.8016 * error, rel=1e-4)
     # the pilot's numbers: error .020 gives .056 and power .82 at a margin of .06
-    assert 2.8016 * 0.020 == pytest.approx(0.056, abs=5e-4)
+    assert pytest.approx(0.056, abs=5e-4) == (norm.ppf(0.975) + norm.ppf(0.8)) * 0.020
     assert 2 * norm.cdf(0.06 / 0.020 + norm.ppf(0.05)) - 1 == pytest.approx(0.82, abs=5e-3)
     expected = max(0.0, 2 * norm.cdf(0.06 / error + norm.ppf(0.05)) - 1)
     assert triple.attrs["equivalence_power"] == pytest.approx(expected)

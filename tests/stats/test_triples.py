@@ -165,3 +165,20 @@ def test_differences_are_tighter_than_unpaired_ones_would_be():
     error = triple.error.sel(statistic="mean_absolute_shift")
     unpaired = np.hypot(error.sel(term="verdict"), error.sel(term="placebo"))
     assert error.sel(term="difference") < 0.8 * unpaired
+
+
+@pytest.mark.slow
+def test_size_of_the_differences_under_the_null():
+    """Verdict and placebo drawn alike: 95 % intervals of differences leave out 0 in 5 %."""
+    names = ["same_direction", "contrast_variance_share", "mean_absolute_contrast", "correlation"]
+    rejected = np.zeros(len(names))
+    studies = 200
+    for seed in range(studies):
+        tokens = made_up_tokens(
+            seed=seed, problems=40, group=1, length=(5, 15), frames=1, families=3, neutral=False
+        )
+        at = described(tokens, resamples=400)[0].sel(statistic=names, term="difference")
+        low, high = at.interval.values.T
+        rejected += (low > 0) | (high < 0)
+    # .05, with three standard errors of .015 above it.
+    assert (rejected / studies <= 0.10).all(), dict(zip(names, rejected / studies, strict=True))

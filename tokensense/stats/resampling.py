@@ -249,12 +249,13 @@ def intervals(draws: Draws, *, level: float = 0.95) -> Estimates:
     lost = np.count_nonzero(~np.isfinite(values), axis=0)
     method = _methods(estimate, values, clusters=clusters, lost=lost)
     low, high, error = (np.full(estimate.size, np.nan) for _ in range(3))
-    quantile = student.ppf((1 + level) / 2, np.maximum(clusters - 1, 1))
+    enough = np.maximum(clusters, 2)
+    quantile = student.ppf((1 + level) / 2, enough - 1)
+    tail = norm.cdf(-np.sqrt(enough / (enough - 1)) * quantile)
     for output in np.flatnonzero(method == Method.BOOTSTRAP):
         column = values[:, output]
         kept = column[np.isfinite(column)]
-        tail = _tail(float(quantile[output]), int(clusters[output]))
-        low[output], high[output] = np.quantile(kept, (tail, 1 - tail))
+        low[output], high[output] = np.quantile(kept, (tail[output], 1 - tail[output]))
         error[output] = kept.std(ddof=1)
     pseudo = draws.pseudo.reshape(len(draws.pseudo), -1) if draws.pseudo.size else None
     for output in np.flatnonzero(method == Method.T_INTERVAL):
@@ -269,11 +270,6 @@ def intervals(draws: Draws, *, level: float = 0.95) -> Estimates:
         low[output], high[output] = estimate[output] - reach, estimate[output] + reach
     parts = (low, high, error, method, clusters, lost.astype(np.int64))
     return Estimates(draws.estimate, *(part.reshape(shape) for part in parts))
-
-
-def _tail(quantile: float, clusters: int) -> float:
-    """Share of resamples left out on each side, for a quantile of Student's t."""
-    return float(norm.cdf(-math.sqrt(clusters / (clusters - 1)) * quantile))
 
 
 def _methods(
