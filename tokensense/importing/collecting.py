@@ -37,7 +37,7 @@ class Entry(NamedTuple):
 
     Attributes:
         problem: as the row names it.
-        traces: its responses; `Trace.problem` is filled in later.
+        traces: its responses; `Trace.problem` becomes the name of the question's first row.
         set_aside: reasons, one a response of the row that was left out.
     """
 
@@ -133,12 +133,14 @@ class _Groups:
             self.set_aside[CONTRADICTORY] += lost
         return Imported(
             problems=list(kept.values()),
-            traces=[
-                replace(trace, problem=kept[key].name) for key, trace in self.traces if key in kept
-            ],
+            traces=[_named(trace, kept[key].name) for key, trace in self.traces if key in kept],
             set_aside=dict(self.set_aside),
             refused=refused,
         )
+
+
+def _named(trace: Trace, problem: str) -> Trace:
+    return trace if trace.problem == problem else replace(trace, problem=problem)
 
 
 def steps_joined(steps: Iterable[str], separator: str) -> tuple[str, tuple[tuple[int, int], ...]]:

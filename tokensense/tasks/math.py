@@ -19,7 +19,7 @@ Source: the published files; the DAPO file repeats each problem about 100 times 
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from tokensense.errors import InputError
 from tokensense.tasks.extraction import last_box
@@ -35,8 +35,6 @@ from tokensense.tasks.records import (
     shown,
     text,
 )
-
-Format = Literal["aime", "dapo", "gsm8k", "math"]
 
 CONTRADICTORY = "different answers to one question"
 AIME_HIGHEST = 999
@@ -71,7 +69,7 @@ class _Parsed(NamedTuple):
     name: object
 
 
-def read_problems(path: str | Path, *, format: Format) -> ProblemFile:
+def read_problems(path: str | Path, *, format: str) -> ProblemFile:
     """Read the problems of one published file.
 
     Args:
@@ -103,7 +101,7 @@ def read_problems(path: str | Path, *, format: Format) -> ProblemFile:
     return ProblemFile(_named_apart(merged.problems), merged.duplicates, refused, set_aside)
 
 
-def _problems(path: Path, layout: Format, refused: list[str]) -> Iterator[Problem]:
+def _problems(path: Path, layout: str, refused: list[str]) -> Iterator[Problem]:
     parse = PARSERS[layout]
     for row in rows(path, refused):
         try:
@@ -115,7 +113,7 @@ def _problems(path: Path, layout: Format, refused: list[str]) -> Iterator[Proble
             yield Problem(name=name, question=question, answer=answer, source=path.name)
 
 
-def _place_name(layout: Format, path: Path, row: Row) -> str:
+def _place_name(layout: str, path: Path, row: Row) -> str:
     # Row numbers count from 0 here, as everybody's "gsm8k-test-0" does.
     return f"{layout}-{path.stem}-{row.line - 1}"
 
@@ -211,7 +209,7 @@ def _dapo(record: Mapping[str, Any]) -> _Parsed:
     return _Parsed(question, plain_integer(answer), index)
 
 
-PARSERS: dict[Format, Callable[[Mapping[str, Any]], _Parsed]] = {
+PARSERS: dict[str, Callable[[Mapping[str, Any]], _Parsed]] = {
     "aime": _aime,
     "dapo": _dapo,
     "gsm8k": _gsm8k,

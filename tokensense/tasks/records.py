@@ -88,6 +88,8 @@ def _json_object(line: bytes) -> dict[str, Any]:
     try:
         record = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
         json.dumps(record, ensure_ascii=False).encode("utf-8")
+    except RowError:
+        raise
     except UnicodeDecodeError as error:
         raise RowError(f"UTF-8 is needed; byte {error.start} of the line is not") from None
     except UnicodeEncodeError:

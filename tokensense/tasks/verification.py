@@ -117,9 +117,9 @@ def judge_line(line: str, reference: str) -> tuple[Status, str]:
     r"""Compare the one number or formula of the last sentence of a line; see `judge`.
 
     Two different numbers, none of them marked as the answer, are undecided: taking the rightmost
-    would call "36 miles in six or 7 hours" wrong.
+    would call "36 miles in 6 hours" wrong.
 
-    >>> judge_line("That makes 5 * 4. So she has 20 eggs.", "20")
+    >>> judge_line("That makes 5 * 4. So she has 20 eggs.", "20.0")
     ('right', 'same number')
     >>> judge_line("So he walks 36 miles in 6 hours.", "36")
     ('undecided', 'several numbers, none marked as the answer')
