@@ -302,6 +302,17 @@ def test_texts_and_numbers_from_a_store_equal_what_was_written():
     assert provenance_of({"stored": stored, "array": array}) == found
 
 
+@pytest.mark.parametrize(("dirty", "commit"), [(False, "0a1b"), (True, "0a1b-dirty")])
+def test_the_commit_is_read_from_the_stamp_of_a_store(dirty, commit):
+    found = triple()
+    del found.attrs["commit"]
+    assert "commit" not in provenance_of({"triple": found})
+    found.attrs["provenance"] = json.dumps({"git": {"commit": "0a1b", "dirty": dirty}})
+    assert provenance_of({"triple": found})["commit"] == commit
+    found.attrs["provenance"] = json.dumps({"git": None})  # an installed package
+    assert "commit" not in provenance_of({"triple": found})
+
+
 def test_unknown_sets_and_styles_are_refused(tmp_path):
     with pytest.raises(SchemaError, match=r"`set` needs one of \['shifts'\]; it is 'all'"):
         draw("all", inputs(), tmp_path)
@@ -331,3 +342,25 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "out").write_text("")
     with pytest.raises(FigureError, match="Name another folder"):
         small_set(tmp_path / "out")
+
+
+def test_wide_pages_show_nats_beside_the_ratios():
+    kind, balance = kind_and_balance(["digit", "format"])
+    one = composed("shift_by_kind", {"kind": kind, "balance": balance}, style="plain")
+    assert [axes.get_xlabel() for axes in one.figure.axes] == [
+        "mean |shift|\n(nats)",
+        "ratio to all\nother tokens",
+        "ratio to equally\nsurprising tokens",
+    ]
+    expected = kind["estimate"].sel(scale="mean", measure="absolute_shift", term="verdict")
+    np.testing.assert_array_equal(one.figure.axes[0].lines[1].get_xdata(), expected)
+
+
+def test_counts_that_differ_between_terms_are_both_in_the_caption():
+    found = triple()
+    found["n_rollouts"][:] = [24, 23, 23]
+    caption = composed("triples", {"triple": found}).caption
+    assert (
+        "verdict: n = 1,234 tokens, 24 rollouts, 21 problems; "
+        "placebo: n = 1,234 tokens, 23 rollouts, 21 problems." in caption
+    )

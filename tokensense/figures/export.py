@@ -6,7 +6,7 @@ Sign   none of its own: numbers are written as they are drawn.
 
 Everything is made in memory first and each file is renamed into place, the manifest last: a failure
 before that leaves a folder as it was, and a digest in a manifest is that of a whole file. No time
-and no path goes into a file, so that the same store gives the same bytes.
+goes into a file, so that the same store gives the same bytes.
 """
 
 import hashlib

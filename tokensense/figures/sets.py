@@ -12,7 +12,7 @@ policies, and results older than the probes they stand beside.
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -157,10 +157,11 @@ def provenance_of(inputs: Inputs) -> dict[str, object]:
                 f"Figures need inputs with the attributes {list(REQUIRED)}; {name!r} lacks "
                 f"{missing}. Take inputs from a store, not by hand."
             )
+        attrs = _with_commit(dataset.attrs)
         for key in IDENTITY:
-            if key not in dataset.attrs:
+            if key not in attrs:
                 continue
-            value = _plain(key, dataset.attrs[key])
+            value = _plain(key, attrs[key])
             if found.setdefault(key, value) != value:
                 raise FigureError(
                     f"A set of figures needs one store, one policy and one state of its probes; "
@@ -168,6 +169,15 @@ def provenance_of(inputs: Inputs) -> dict[str, object]:
                     "Run `tokensense analyze` again and draw from one store."
                 )
             origin.setdefault(key, name)
+    return found
+
+
+def _with_commit(attrs: Mapping[Any, Any]) -> dict[str, Any]:
+    """Attributes with the commit of the code that wrote them, which a store keeps in its stamp."""
+    found = {str(key): value for key, value in attrs.items()}
+    git = json.loads(found.get("provenance", "{}")).get("git")
+    if git and "commit" not in found:
+        found["commit"] = git["commit"] + ("-dirty" if git["dirty"] else "")
     return found
 
 
