@@ -67,5 +67,9 @@ def test_errors_say_what_was_needed():
         texts(xr.Dataset())
     with pytest.raises(SchemaError, match=r"`qestion` is not one of .*'question'"):
         text_of(found, "qestion")
-    with pytest.raises(SchemaError, match="`token_id` needs rows of the text table"):
-        text_of(found.assign(token_id=found["token_id"] + 1000), "token_id")
+    rows = found.sizes["text"]
+    for outside in (-2, rows):
+        ids = found["token_id"].copy()
+        ids[0] = outside
+        with pytest.raises(SchemaError, match=f"`token_id` needs rows .* -1 to {rows - 1}; it has"):
+            text_of(found.assign(token_id=ids), "token_id")

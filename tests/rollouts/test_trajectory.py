@@ -222,13 +222,18 @@ def test_offsets_of_the_encoder_serve_where_its_bytes_are_not_the_text():
     assert found.attrs["text_mismatch"] == 1
 
 
-def test_an_encoder_without_one_offset_a_token_is_refused():
+@pytest.mark.parametrize("answer", [([97, 98], []), ([97], [(0, 1)])])
+def test_an_encoder_without_one_offset_a_token_is_refused(answer):
     class Short(ByteEncoder):
-        def encode_with_offsets(self, text):
-            return self.encode(text), []
+        def encode(self, text):
+            return super().encode(text.lower())
 
-    with pytest.raises(PolicyError, match="`bytes` gives 0 offsets for 2 tokens"):
-        assemble(one("ab"), Short())
+        def encode_with_offsets(self, text):
+            return answer
+
+    message = f"`bytes` gives {len(answer[1])} offsets for 2 tokens"
+    with pytest.raises(PolicyError, match=message):
+        assemble(one("AB", steps=((0, 2),)), Short())
 
 
 @pytest.mark.parametrize(
@@ -240,6 +245,8 @@ def test_an_encoder_without_one_offset_a_token_is_refused():
         ),
         (Imported([], [Trace("q", "t", "")]), "needs a problem that was imported; it names 'q'"),
         (one("a\ud800"), "'t' of problem 'p' needs to be valid Unicode.* at character 1"),
+        (one(generator="\ud800"), "'t' of problem 'p' needs to be valid Unicode"),
+        (Imported([Problem("\udc80", "", None)], []), "name of problem .* needs to be valid"),
         (Imported([Problem("p", "\udc80", None)], []), "question of problem 'p' needs to be"),
         (Imported([Problem("p", "", "\udc80")], []), "answer of problem 'p' needs to be"),
         (one("ab", steps=((0, 3),)), r"step 0 is \[0, 3\)"),

@@ -221,7 +221,8 @@ def _problem_index(problems: Sequence[Problem]) -> dict[str, int]:
                 f"problem names that differ are needed; {problem.name!r} is the name of problems "
                 f"{index[problem.name]} and {place}. Give each problem a name of its own."
             )
-        for what, text in (("question", problem.question), ("answer", problem.answer or "")):
+        parts = {"name": problem.name, "question": problem.question, "answer": problem.answer or ""}
+        for what, text in parts.items():
             _require_unicode(text, f"the {what} of problem {problem.name!r}")
     return index
 
@@ -261,18 +262,10 @@ def _require_ids(ids: Sequence[int], what: str) -> None:
 def _tokenized(trace: Trace, encoder: Encoder, bytes_of: dict[int, bytes]) -> _Response:
     """Give a trace its tokens; `bytes_of` gathers the bytes of every id seen."""
     what = f"rollout {trace.name!r} of problem {trace.problem!r}"
-    _require_unicode(trace.text, what)
+    for text in (trace.text, trace.name, trace.generator):
+        _require_unicode(text, what)
     _require_steps(trace, what)
-    spans: list[tuple[int, int]] = []
-    if trace.ids is None:
-        ids, spans = encoder.encode_with_offsets(trace.text)
-        if len(ids) != len(spans):
-            raise PolicyError(
-                f"{what} needs one offset a token; `{encoder.name}` gives {len(spans)} offsets for "
-                f"{len(ids)} tokens. Use a policy with a fast tokenizer."
-            )
-    else:
-        ids = list(trace.ids)
+    ids = encoder.encode(trace.text) if trace.ids is None else list(trace.ids)
     _require_ids(ids, what)
     for token in ids:
         if token not in bytes_of:
@@ -283,15 +276,25 @@ def _tokenized(trace: Trace, encoder: Encoder, bytes_of: dict[int, bytes]) -> _R
     faithful = decoded.startswith(given) if trace.ids is not None else decoded == given
     if not trace.steps:
         return _Response(ids, pieces, np.full(len(ids), NO_STEP), faithful)
-    shift = 0
+    bounds = np.array(trace.steps, np.int64)
     if trace.ids is not None or faithful:
         characters = characters_of(pieces)
-        shift = _shift(trace.text, characters.text, what)
+        bounds += _shift(trace.text, characters.text, what)
     else:
-        start, end = np.array(spans, np.int64).reshape(-1, 2).T
-        characters = Characters(trace.text, start, end)
-    bounds = np.array(trace.steps, np.int64) + shift
+        characters = _encoded_characters(trace.text, ids, encoder, what)
     return _Response(ids, pieces, steps_of(characters, bounds), faithful)
+
+
+def _encoded_characters(text: str, ids: list[int], encoder: Encoder, what: str) -> Characters:
+    """Characters of tokens whose bytes are not the text: a normalizer changed it on the way."""
+    again, spans = encoder.encode_with_offsets(text)
+    if again != ids or len(spans) != len(ids):
+        raise PolicyError(
+            f"{what} needs one offset a token; `{encoder.name}` gives {len(spans)} offsets for "
+            f"{len(ids)} tokens. Use a policy with a fast tokenizer, or leave the steps out."
+        )
+    start, end = np.array(spans, np.int64).reshape(-1, 2).T
+    return Characters(text, start, end)
 
 
 def _require_steps(trace: Trace, what: str) -> None:
