@@ -107,6 +107,8 @@ def test_a_tower_of_powers_costs_the_time_limit_and_leaves_no_process():
         # Twenty-fold is the wall limit, far beyond a busy machine; alone it takes 0.5 s.
         assert time.monotonic() - started[1] < 11.0
         assert children() == before
+        nested = "(" * 300 + "1" + ")" * 300
+        assert checker.check(rf"\boxed{{{nested}}}", OTHER).status == "undecided"
         assert checker.check("A: x", "x").status == "right"  # and goes on with a new worker
     assert children() == before
 

@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("math_verify", reason="needs the extra `math`")
 
+from tokensense.tasks import verification
 from tokensense.tasks.extraction import plain_number
 from tokensense.tasks.verification import judge, judge_line, quantity, same_number, tidy
 
@@ -122,6 +123,37 @@ def test_what_cannot_be_read_or_shown_is_undecided(answer, reference, reason):
 )
 def test_a_last_line_counts_only_with_one_number_or_formula(line, reference, status):
     assert judge_line(line, reference)[0] == status
+
+
+def test_nesting_is_undecided_and_memory_is_for_the_worker_to_report(monkeypatch):
+    def raising(error):
+        def verify(*args, **kwargs):
+            raise error
+
+        monkeypatch.setattr(verification, "verify", verify)
+
+    raising(RecursionError())
+    assert judge("x", "y") == ("undecided", "nested too deeply")
+    raising(MemoryError())
+    with pytest.raises(MemoryError):
+        judge("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference"),
+    [("f(x)", "g(x)"), ("abcdefghi", "x"), (r"rac{50\%}{x}", "y")],
+)
+def test_what_has_no_value_is_never_right(answer, reference):
+    assert judge(answer, reference)[0] != "right"
+
+
+def test_equal_values_that_algebra_does_not_see_are_undecided(monkeypatch):
+    monkeypatch.setattr(verification, "verify", lambda *args, **kwargs: False)
+    shown = "neither equality nor a difference could be shown"
+    assert judge("(x+1)^2", "x^2+2x+1") == ("undecided", shown)
+    assert judge(r"\{2, 1\}", r"\{1, 2\}") == ("undecided", shown)
+    assert judge(r"50\%", r"\frac12") == ("undecided", shown)
+    assert judge("(1, 2)", "[1, 2]") == ("wrong", "not equal")
 
 
 def test_decimals_need_six_places_and_a_relative_error_of_at_most_1e_4():
