@@ -194,6 +194,18 @@ def test_a_damaged_block_is_computed_again(started, path, frozen, damage):
     np.testing.assert_array_equal(started.read("probes/opposed")["logp"].values, whole["logp"])
 
 
+def test_a_start_finds_damaged_blocks_and_clears_strays(started, path, frozen):
+    fill(started, frozen)
+    started.close()
+    blocks = path / WORK / "probes" / "opposed"
+    (block,) = blocks.glob("000002-*.npz")
+    block.write_bytes(block.read_bytes()[:-1])
+    (blocks / "000001.7.abcd.part").write_bytes(b"x")
+    with Archive(path) as archive:
+        assert archive.start_probe("opposed", driver.header(), BLOCKS) == [2]
+    assert not list(path.rglob("*.part"))
+
+
 def test_an_unfinished_probe_is_not_read_as_zeros(started, frozen):
     fill(started, frozen, only=[2])
     with pytest.raises(StoreError, match=r"needs a finished probe; 1 of 3 blocks are done"):

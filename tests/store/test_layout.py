@@ -185,12 +185,14 @@ def test_differences_name_variables_values_and_attributes():
 
 
 def test_attribute_differences_go_to_the_bottom():
-    one = {"conditions": [{"text": "a"}, {"text": "b"}], "scoring": {"t": 1.0}, "x": [1]}
-    two = {"conditions": [{"text": "a"}, {"text": "c"}], "scoring": {"t": 0.7}, "x": [1, 2]}
+    one = {"conditions": [{"text": "a"}, {"text": "b"}], "scoring": {"t": 1.0}, "x": [1], "y": 1}
+    two = {"conditions": [{"text": "a"}, {"text": "c"}], "scoring": {"t": 0.7}, "x": [1, 2], "z": 1}
     assert layout.attribute_differences(one, two) == [
         "conditions.1.text is 'b' in the store, 'c' now",
         "scoring.t is 1.0 in the store, 0.7 now",
         "x is 1 items in the store, 2 items now",
+        "y is only in the store",
+        "z is not in the store",
     ]
 
 
