@@ -30,7 +30,7 @@ def blocks(language):
 
 def test_the_python_example_runs(place, capsys):
     (example,) = blocks("python")
-    exec(compile(example, "README.md", "exec"), {"__name__": "example"})  # noqa: S102
+    exec(compile(example, "README.md", "exec"), {"__name__": "example"})
     assert "difference" in capsys.readouterr().out
     assert list((place / "runs" / "figures").glob("*.pdf"))
 

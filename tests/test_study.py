@@ -18,7 +18,7 @@ def write_traces(path):
     """Two solutions a problem, one right and one wrong; one broken line."""
     rng = np.random.default_rng(0)
     lines = []
-    for i in range(PROBLEMS):
+    for _ in range(PROBLEMS):
         a, b = (int(x) for x in rng.integers(10, 99, 2))
         for right in (True, False):
             result = a + b if right else a + b + 1

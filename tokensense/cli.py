@@ -10,14 +10,11 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from tokensense.errors import TokensenseError
-
-if TYPE_CHECKING:
-    from tokensense.stats.describe import Row
 
 app = typer.Typer(
     help="Which tokens of a reasoning trace drive credit, and how we know.",
@@ -192,12 +189,11 @@ def analyze(
     """Describe the shifts: each statistic for verdicts, for placebos, and the difference."""
     import tokensense as ts
 
-    found = ts.analyze(ts.Study(store), resamples=resamples, seed=seed)
-    from tokensense.stats.describe import table
-
-    rows = table(found)
+    study = ts.Study(store)
+    found = ts.analyze(study, resamples=resamples, seed=seed)
+    rows = [row._asdict() for row in study.table()]
     if as_json:
-        typer.echo(json.dumps([row._asdict() for row in rows], indent=1))
+        typer.echo(json.dumps(rows, indent=1))
         return
     _print_rows(rows)
     statements = next(iter(found.values())).attrs.get("statements", "[]")
@@ -231,27 +227,19 @@ def info(store: Store, as_json: Json = False) -> None:
     _show(found, _lines(found), as_json=as_json)
 
 
-def _print_rows(rows: "list[Row]") -> None:
-    """A table a section; estimates with 95 % intervals, differences verdict - placebo."""
+def _print_rows(rows: list[dict[str, str]]) -> None:
+    """A table a section; 95 % intervals, difference = verdict - placebo."""
     from itertools import groupby
 
     from rich.console import Console
     from rich.table import Table
 
     console = Console(width=None if sys.stdout.isatty() else 160)
-    for section, members in groupby(rows, key=lambda row: row.section):
-        shown = Table(
-            "name",
-            "verdict",
-            "placebo",
-            "difference",
-            "unit",
-            "n",
-            title=section,
-            title_justify="left",
-        )
-        for row in members:
-            shown.add_row(row.name, row.value, row.placebo, row.difference, row.unit, row.n)
+    for section, members in groupby(rows, key=lambda row: row["section"]):
+        kept = [{k: v for k, v in row.items() if k != "section"} for row in members]
+        shown = Table(*kept[0], title=section, title_justify="left")
+        for row in kept:
+            shown.add_row(*row.values())
         console.print(shown)
 
 

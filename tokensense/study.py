@@ -26,6 +26,7 @@ from tokensense.tasks.answers import AnswerChecker
 
 if TYPE_CHECKING:
     from tokensense.models.policy import Policy
+    from tokensense.stats.describe import Row
 
 PROBES = ("opposed", "placebo", "neutral")
 USER_PROBE = "user"
@@ -119,6 +120,7 @@ class Study:
             As `ingest`.
 
         Raises:
+            SchemaError: `task` is not one of them.
             InputError: the file cannot be read as `task`.
             StoreError: the store has other rollouts already.
         """
@@ -225,6 +227,19 @@ class Study:
         archive = Archive(self.path, mode="r")
         nodes = [node for node in archive.nodes() if node.startswith("/stats/")]
         return {node.removeprefix("/stats/"): archive.read(node) for node in nodes}
+
+    def table(self) -> "list[Row]":
+        """Results of `analyze` as lines of text: estimate [95 % interval], unit and n.
+
+        Raises:
+            StoreError: there is no store, or it was not analyzed.
+        """
+        from tokensense.stats.describe import table
+
+        results = self.results()
+        if not results:
+            raise StoreError(f"a table needs an analysis; {self.path} has none. Run analyze first.")
+        return table(results)
 
     def figures(
         self, out: str | Path, *, which: str = "shifts", style: str = "neurips"
