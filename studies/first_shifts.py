@@ -78,7 +78,9 @@ def main(config: Config, *, traces: Path, model: str, out: Path, dry_run: bool =
     if dry_run:
         print(*(f"{name:<24}{value}" for name, value in cost.items()), sep="\n")
         return
-    print(ts.analyze(study, resamples=config.resamples, seed=config.seed))
+    ts.analyze(study, resamples=config.resamples, seed=config.seed)
+    for row in study.table():
+        print(f"{row.section:<12}{row.name:<40}{row.value:<28}{row.placebo:<28}{row.difference}")
     study.figures(out / "figures")
     print(f"{time.monotonic() - started:.0f} s; figures, tables and manifest: {out / 'figures'}")
 
