@@ -59,7 +59,7 @@ TARGETS = {
     "scorer": Target(
         "models/plan.py",
         frozenset({"predictor_rows", "_fed"}),
-        ("tests/models/test_scorer.py",),
+        ("tests/models/test_plan.py", "tests/models/test_scorer.py"),
         4,
     ),
 }

@@ -144,6 +144,19 @@ def test_an_infinite_neighbor_gives_itself(library: str):
         assert segments.segment_quantile(values, length, q=q).tolist() == [-INF, INF]
 
 
+@BOTH
+def test_a_quantile_at_a_token_is_that_token(library: str):
+    # Position 1 of three is the middle one, whatever stands after it; equal tokens give themselves
+    # to the last bit at any position (0.1 * 0.7 + 0.1 * 0.3 does not).
+    length = lengths(library, [3, 1, 1, 4])
+    values = flat(library, [INF, 2.0, -1.0, 7.0, -INF, 0.1, 0.1, 0.1, 0.1])
+    for q in (0.5, 0.1, 0.23, 0.9, 1.0, 0.0):
+        middle, single, infinite, equal = segments.segment_quantile(values, length, q=q).tolist()
+        assert (single, infinite, equal) == (7.0, -INF, 0.1)
+        if q in (0.0, 0.5, 1.0):
+            assert middle == {0.0: -1.0, 0.5: 2.0, 1.0: INF}[q]
+
+
 # --- precision, dtype, layout --------------------------------------------------------------------
 
 
@@ -271,6 +284,13 @@ def test_a_sum_that_is_not_positive_is_refused(library: str, values: list[float]
     length = [1, 0, 4, 0] if "e-17" in named else [1, 0, 2, 2]
     with pytest.raises(SchemaError, match=f"needs a positive, finite sum.*{named}.*Leave them out"):
         segments.segment_normalize(flat(library, values), lengths(library, length))
+
+
+@BOTH
+@pytest.mark.parametrize("value", [0.0, -1.0])
+def test_a_rollout_of_one_token_is_refused_as_any_other(library: str, value: float):
+    with pytest.raises(SchemaError, match=f"rollout 1 sums to {value}"):
+        segments.segment_normalize(flat(library, [1.0, value]), lengths(library, [1, 1, 0]))
 
 
 @BOTH

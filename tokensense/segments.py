@@ -266,17 +266,16 @@ def segment_quantile(
     require_range("q", q, 0.0, 1.0)
     flat = _flatten(values, length, real=True)
     xp = flat.xp
-    position = np.maximum(flat.length - 1, 0) * q
+    position = (flat.length - 1) * q
     low = np.floor(position).astype(np.int64)
-    high = np.minimum(low + 1, np.maximum(flat.length - 1, 0))
     weight = flat.place(position - low)
-    # An empty rollout points at one NaN behind the last token.
-    nowhere = int(flat.length.sum())
-    below, above = (
-        flat.place(np.where(flat.length > 0, flat.start() + at, nowhere)) for at in (low, high)
-    )
+    # Behind the last token lies one NaN, for empty rollouts. Where the weight is 0, `right` is the
+    # next rollout's or that NaN, and not used.
+    behind = int(flat.length.sum())
+    at = np.where(flat.length > 0, flat.start() + low, behind)
     padded = xp.concat([xp.take(flat.values, _order(flat)), flat.place(np.array([np.nan]))])
-    left, right = xp.take(padded, below), xp.take(padded, above)
+    left = xp.take(padded, flat.place(at))
+    right = xp.take(padded, flat.place(np.minimum(at + 1, behind)))
     with np.errstate(invalid="ignore"):  # inf * 0 on the branch that `where` leaves out
         between = left * (1 - weight) + right * weight
     result = xp.where((weight == 0) | (left == right), left, between)
