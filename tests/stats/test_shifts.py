@@ -28,11 +28,11 @@ def evidence(positive, negative, **changes):
 
 
 def test_parts_of_two_shifts():
-    positive, negative = np.array([3.0, -1.0, 0.5]), np.array([1.0, 2.0, 0.5])
-    assert shifts.common(positive, negative).tolist() == [2.0, 0.5, 0.5]
-    assert shifts.contrast(positive, negative).tolist() == [1.0, -1.5, 0.0]
-    assert shifts.sensitivity(positive, negative).tolist() == [3.0, 2.0, 0.5]
-    assert shifts.absolute_shift(positive, negative).tolist() == [2.0, 1.5, 0.5]
+    positive, negative = np.array([3.0, -1.0, 0.5]), np.array([1.0, 2.0, -2.5])
+    assert shifts.common(positive, negative).tolist() == [2.0, 0.5, -1.0]
+    assert shifts.contrast(positive, negative).tolist() == [1.0, -1.5, 1.5]
+    assert shifts.sensitivity(positive, negative).tolist() == [3.0, 2.0, 2.5]
+    assert shifts.absolute_shift(positive, negative).tolist() == [2.0, 1.5, 1.5]
 
 
 @given(vector(), vector())
@@ -86,20 +86,26 @@ def test_standardized_shift_divides_by_the_distance_where_it_is_resolved():
 
 
 def test_direction_columns_count_moved_same_and_opposite():
-    # token:      same,  opposite, one still, small same, at .05, none, tiny same
-    positive = [0.3, 0.3, 0.3, 0.04, 0.05, 0.0, 1e-200]
-    negative = [0.1, -0.1, 0.0, 0.01, 0.05, 0.0, 1e-200]
+    # token:      same,  opposite, one still, small same, at .05, none, tiny same, above .05
+    positive = [0.3, 0.3, 0.3, 0.04, 0.05, 0.0, 1e-200, 0.0505]
+    negative = [0.1, -0.1, 0.0, 0.01, 0.05, 0.0, 1e-200, -0.01]
     columns = shifts.token_columns(evidence(positive, negative))
-    assert columns["tokens"].tolist() == [1.0] * 7
-    assert columns["affected_any"].tolist() == [1, 1, 1, 1, 1, 0, 1]
-    assert columns["same_any"].tolist() == [1, 0, 0, 1, 1, 0, 1]
-    assert columns["reversed_any"].tolist() == [0, 1, 0, 0, 0, 0, 0]
-    assert columns["affected_floor"].tolist() == [1, 1, 1, 0, 0, 0, 0]
-    assert columns["same_floor"].tolist() == [1, 0, 0, 0, 0, 0, 0]
-    assert columns["reversed_floor"].tolist() == [0, 1, 0, 0, 0, 0, 0]
-    assert columns["affected_fixed"].tolist() == [1, 1, 1, 0, 0, 0, 0]  # .05 is not above .05
-    assert columns["same_fixed"].tolist() == [1, 0, 0, 0, 0, 0, 0]
-    assert columns["floor_tokens"].tolist() == [1.0] * 7
+    assert columns["tokens"].tolist() == [1.0] * 8
+    assert columns["affected_any"].tolist() == [1, 1, 1, 1, 1, 0, 1, 1]
+    assert columns["same_any"].tolist() == [1, 0, 0, 1, 1, 0, 1, 0]
+    assert columns["reversed_any"].tolist() == [0, 1, 0, 0, 0, 0, 0, 1]
+    assert columns["affected_floor"].tolist() == [1, 1, 1, 0, 0, 0, 0, 0]
+    assert columns["same_floor"].tolist() == [1, 0, 0, 0, 0, 0, 0, 0]
+    assert columns["reversed_floor"].tolist() == [0, 1, 0, 0, 0, 0, 0, 0]
+    assert columns["affected_fixed"].tolist() == [1, 1, 1, 0, 0, 0, 0, 1]  # .05 is not above .05
+    assert columns["same_fixed"].tolist() == [1, 0, 0, 0, 0, 0, 0, 0]
+    assert columns["reversed_fixed"].tolist() == [0, 1, 0, 0, 0, 0, 0, 1]
+    assert columns["floor_tokens"].tolist() == [1.0] * 8
+
+
+def test_a_shift_at_the_floor_is_not_above_it():
+    columns = shifts.token_columns(evidence([0.2, 0.2], [0.1, 0.1], floor=np.array([0.2, 0.19])))
+    assert columns["affected_floor"].tolist() == [0, 1]
 
 
 def test_two_negative_shifts_go_the_same_way():

@@ -90,8 +90,10 @@ def _unknown(value: object) -> bool:
 
 def _plain(value: object) -> object:
     """Give one value as a number or text."""
-    if isinstance(value, (bool, np.bool)):
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool):
         return int(value)
-    if isinstance(value, (str, int, float, np.number)):
+    if isinstance(value, (str, int, float)):
         return value
     return json.dumps(value, ensure_ascii=False)

@@ -88,9 +88,10 @@ def onehot_distance(
         logp: of the token, nats, at most 0 but for rounding.
         p_square_sum: sum over the vocabulary of squared probabilities.
     """
-    missing = -np.expm1(np.minimum(logp, 0.0))
-    others = np.clip(p_square_sum - np.exp(2 * np.minimum(logp, 0.0)), 0.0, missing**2)
-    return np.asarray(np.sqrt(missing**2 + others))
+    held = np.minimum(logp, 0.0)
+    own = np.expm1(held) ** 2
+    others = np.clip(p_square_sum - np.exp(2 * held), 0.0, own)
+    return np.asarray(np.sqrt(own + others))
 
 
 def standardized_shift(
@@ -105,8 +106,8 @@ def standardized_shift(
     Returns:
         Nats of logit; NaN where the distance is below `RESOLVED_DISTANCE`.
     """
-    resolved = distance >= RESOLVED_DISTANCE
-    return np.where(resolved, shift / np.where(resolved, distance, 1.0), np.nan)
+    unknown = np.full_like(shift, np.nan)
+    return np.divide(shift, distance, out=unknown, where=distance >= RESOLVED_DISTANCE)
 
 
 class Evidence(NamedTuple):
@@ -207,13 +208,14 @@ def _direction_columns(
 ) -> dict[str, np.ndarray]:
     """Affected tokens, and those among them moved the same way or opposite ways.
 
-    Signs, not the product: the product of two small shifts underflows to 0.
+    Signs, not the product: the product of two small shifts underflows to 0. A moved token has at
+    least one sign, so that equal signs are not both 0.
     """
-    sign = np.sign(positive) * np.sign(negative)
+    one, other = np.sign(positive), np.sign(negative)
     return {
         f"affected_{name}": moved.astype(np.float64),
-        f"same_{name}": (moved & (sign > 0)).astype(np.float64),
-        f"reversed_{name}": (moved & (sign < 0)).astype(np.float64),
+        f"same_{name}": (moved & (one == other)).astype(np.float64),
+        f"reversed_{name}": (moved & (one == -other)).astype(np.float64),
     }
 
 
