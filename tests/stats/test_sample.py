@@ -53,6 +53,15 @@ def test_rollouts_may_be_missing_as_a_whole(tokens):
     assert part.comparable.shape[1] == part.length.size
 
 
+def test_rollouts_of_no_tokens_are_left_out_and_counted(tokens):
+    longer = tokens.isel(rollout=[*range(12), 0])
+    longer.length.values[12] = 0
+    sample = read_sample(longer)
+    assert sample.length.size == 12
+    assert sample.attrs["rollouts_without_tokens"] == 1
+    assert read_sample(tokens).attrs["rollouts_without_tokens"] == 0
+
+
 def test_a_part_of_a_rollout_is_refused(tokens):
     with pytest.raises(SchemaError, match="all tokens of a rollout or none; rollout 0 has"):
         read_sample(tokens.isel(token=slice(1, None)))

@@ -163,7 +163,10 @@ def read_sample(tokens: xr.Dataset) -> Sample:
         distance=onehot_distance(logp[base].astype(np.float64), square_sum.astype(np.float64)),
         clusters=len(texts),
         order=order.astype(np.int64),
-        attrs={str(key): value for key, value in tokens.attrs.items()},
+        attrs={
+            **{str(key): value for key, value in tokens.attrs.items()},
+            "rollouts_without_tokens": int(np.count_nonzero(tokens["length"].values == 0)),
+        },
     )
 
 

@@ -107,7 +107,8 @@ def standardized_shift(
         Nats of logit; NaN where the distance is below `RESOLVED_DISTANCE`.
     """
     unknown = np.full_like(shift, np.nan)
-    return np.divide(shift, distance, out=unknown, where=distance >= RESOLVED_DISTANCE)
+    resolved = distance >= RESOLVED_DISTANCE
+    return np.asarray(np.divide(shift, distance, out=unknown, where=resolved))
 
 
 class Evidence(NamedTuple):
