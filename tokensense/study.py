@@ -6,6 +6,8 @@ Gives  Study (ingest, generate, probe, tokens, figures, info), analyze, open_stu
 Sign   shift = logp[condition] - logp[base], nats; positive: the token becomes likelier.
 """
 
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from glob import glob
@@ -23,6 +25,7 @@ from tokensense.store.archive import Archive
 from tokensense.summary import summarize
 from tokensense.tasks import CATALOGUE as TASKS
 from tokensense.tasks.answers import AnswerChecker
+from tokensense.tasks.problem import Problem
 
 if TYPE_CHECKING:
     from tokensense.models.policy import Policy
@@ -88,14 +91,14 @@ class Study:
             StoreError: the store has other rollouts already.
         """
         imported = importing.read(path, format=format, fields=fields, limit=limit)
-        return self._freeze(imported, policy, sampled_by_digest="")
+        return self._freeze(imported, policy, attrs={"sampled_by_digest": ""})
 
     def generate(
         self,
         policy: "Policy",
-        problems: str | Path,
+        problems: str | Path | Sequence[Problem],
         *,
-        task: str,
+        task: str = "gsm8k",
         limit: int | None = None,
         group: int = 1,
         max_new_tokens: int = 512,
@@ -105,9 +108,11 @@ class Study:
     ) -> dict[str, Any]:
         """Sample responses with `policy` and check their answers; undecided ones have reward NaN.
 
+        Asked again for what the store has, it samples nothing.
+
         Args:
             policy: samples, and will score: the store is on-policy.
-            problems: file of problems with answers.
+            problems: file of problems with answers, or the problems themselves.
             task: format of that file; one of `tokensense.tasks.CATALOGUE`.
             limit: problems to take, from the start; None for all.
             group: responses a problem.
@@ -122,35 +127,54 @@ class Study:
         Raises:
             SchemaError: `task` is not one of them.
             InputError: the file cannot be read as `task`.
-            StoreError: the store has other rollouts already.
+            StoreError: the store has other rollouts already; nothing was sampled.
         """
         from tokensense.rollouts.generate import generate
 
-        require_member("task", task, TASKS)
-        read = TASKS[task](problems)
-        chosen = list(read.problems[:limit])
-        traces = list(
-            generate(
-                policy,
-                chosen,
-                group=group,
-                max_new_tokens=max_new_tokens,
-                temperature=temperature,
-                seed=seed,
-                progress=progress,
+        chosen, refused = _problems(problems, task, limit)
+        settings: dict[str, Any] = {
+            "group": group,
+            "max_new_tokens": max_new_tokens,
+            "temperature": temperature,
+            "seed": seed,
+        }
+        sampling = {
+            **settings,
+            "policy_digest": policy.digest,
+            "problems": _question_digest(chosen),
+        }
+        if self._has_sampled(sampling):
+            return {**self.info(), "refused": refused}
+        traces = list(generate(policy, chosen, progress=progress, **settings))
+        graded, undecided = _graded(traces, {problem.name: problem.answer for problem in chosen})
+        imported = Imported(chosen, graded, set_aside={}, refused=refused)
+        attrs = {
+            "sampled_by_digest": policy.digest,
+            "sampling": json.dumps(sampling, sort_keys=True),
+            "undecided": json.dumps(undecided, sort_keys=True),
+        }
+        return self._freeze(imported, policy, attrs=attrs)
+
+    def _has_sampled(self, sampling: Mapping[str, Any]) -> bool:
+        """Whether the store has just these samples; others are refused before any sampling."""
+        if not self.path.exists():
+            return False
+        archive = self.archive()
+        if "/rollouts" not in archive.nodes():
+            return False
+        stored = json.loads(archive.rollouts().attrs.get("sampling", "{}"))
+        if stored != sampling:
+            raise StoreError(
+                f"sampling needs a store without rollouts, or with these; {self.path} has others: "
+                f"{stored or 'imported ones'}, asked for: {dict(sampling)}. Use another store."
             )
-        )
-        answers = {problem.name: problem.answer for problem in chosen}
-        graded, undecided = _graded(traces, answers)
-        imported = Imported(chosen, graded, set_aside={}, refused=list(read.refused))
-        found = self._freeze(imported, policy, sampled_by_digest=policy.digest)
-        return {**found, "undecided": undecided}
+        return True
 
     def _freeze(
-        self, imported: Imported, policy: "Policy", *, sampled_by_digest: str
+        self, imported: Imported, policy: "Policy", *, attrs: Mapping[str, str]
     ) -> dict[str, Any]:
         """Tokens, kinds, prompts; then the node."""
-        dataset = assemble(imported, policy).assign_attrs(sampled_by_digest=sampled_by_digest)
+        dataset = assemble(imported, policy).assign_attrs(attrs)
         with self.archive() as archive:
             archive.write_rollouts(dataset)
         return {**self.info(), "refused": imported.refused}
@@ -316,6 +340,23 @@ def open_studies(pattern: str) -> dict[str, Study]:
             f"at least one store is needed; {pattern!r} matches none. Check the pattern."
         )
     return {path: Study(path, mode="r") for path in paths}
+
+
+def _question_digest(problems: Sequence[Problem]) -> str:
+    """Digest of names, questions and answers, in order."""
+    rows = [[problem.name, problem.question, problem.answer] for problem in problems]
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+def _problems(
+    problems: str | Path | Sequence[Problem], task: str, limit: int | None
+) -> tuple[list[Problem], list[str]]:
+    """Problems to sample for, and the lines that could not be read."""
+    if not isinstance(problems, str | Path):
+        return list(problems[:limit]), []
+    require_member("task", task, TASKS)
+    read = TASKS[task](problems)
+    return list(read.problems[:limit]), list(read.refused)
 
 
 def _finished_probes(archive: Archive) -> list[str]:
