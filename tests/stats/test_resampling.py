@@ -10,7 +10,14 @@ from scipy import stats
 from tests.reference import statistics as reference
 from tokensense.errors import SchemaError, StatisticsError
 from tokensense.stats.catalogue import ratio
-from tokensense.stats.resampling import Method, Resampling, cluster_sums, intervals, resample
+from tokensense.stats.resampling import (
+    Draws,
+    Method,
+    Resampling,
+    cluster_sums,
+    intervals,
+    resample,
+)
 
 
 def mean(totals):
@@ -49,6 +56,10 @@ def test_draws_do_not_depend_on_the_batches(elements):
     batches = list(plan.counts(elements=elements))
     np.testing.assert_array_equal(np.concatenate(batches), whole)
     assert max(batch.size for batch in batches) <= max(elements, 7)
+
+
+def test_a_batch_holds_at_most_four_million_numbers():
+    assert next(Resampling(1000, 10_000).counts()).shape == (4194, 1000)  # 2**22 / 1000
 
 
 def test_the_seed_fixes_the_draws():
@@ -190,6 +201,16 @@ def test_resamples_without_value_make_it_unstable():
     found = estimate(sums, present=present)
     assert found.method[0] == Method.NONE_UNSTABLE
     assert 0.30 < found.lost[0] / 2000 < 0.42
+
+
+@pytest.mark.parametrize(("lost", "method"), [(10, Method.BOOTSTRAP), (11, Method.NONE_UNSTABLE)])
+def test_one_percent_may_be_lost(lost, method):
+    values = np.random.default_rng(0).normal(size=(1000, 1))
+    values[:lost] = np.nan
+    draws = Draws(np.zeros(1), values, np.empty((0, 1)), np.array([30]))
+    found = intervals(draws)
+    assert found.method[0] == method
+    assert found.lost[0] == lost
 
 
 def test_few_lost_resamples_are_counted_and_left_out():
