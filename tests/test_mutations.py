@@ -65,7 +65,11 @@ TARGETS = {
 }
 
 # Line after the change -> why no test has to see it.
+COPY = "a copy has the same values"
 EXCLUDED = {
+    "flat = xp.reshape(xp.astype(values, wide, copy=True), (rows * values.shape[-1],))": COPY,
+    "return self.xp.astype(rows, self.dtype, copy=True)": COPY,
+    "by_value = flat.xp.argsort(flat.values, stable=False)": "ties have one rank and one quantile",
     "return branch.context - branch.response[:-1]": "tuples have no difference: always an error",
 }
 
@@ -121,6 +125,10 @@ def edits(tree: ast.AST, functions: frozenset[str]) -> Iterator[Edit]:
 def _executed(node: ast.AST) -> Iterator[ast.AST]:
     """A node and what is below it, without annotations, messages and inner functions."""
     yield node
+    # An axis of `shape` that is not there is an error in every call: catching it proves nothing.
+    shape = isinstance(node, ast.Subscript) and getattr(node.value, "attr", "") == "shape"
+    if shape and not isinstance(node.slice, ast.Slice):
+        return
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list"):
             continue
@@ -265,8 +273,8 @@ def survives(folder: Path, target: Target, source: str) -> str:
 
 
 SAMPLE = [(name, mutant) for name, target in TARGETS.items() for mutant in chosen(target)]
-# One of each for every test run; the first that fails by a cheap test is as good as any other.
-QUICK = [next(pair for pair in SAMPLE if pair[0] == name) for name in TARGETS]
+# One of each in every test run, against the first test file alone.
+QUICK = [[pair for pair in SAMPLE if pair[0] == name][-1] for name in TARGETS]
 
 
 def title(value: object) -> str:
@@ -311,7 +319,8 @@ def test_changes_of_a_line_worked_out():
 
 @pytest.mark.parametrize(("name", "mutant"), QUICK, ids=title)
 def test_one_change_of_each_module_is_caught(name: str, mutant: Mutant, copy: Path):
-    assert not survives(copy, TARGETS[name], mutant.source)
+    target = TARGETS[name]
+    assert not survives(copy, target._replace(tests=target.tests[:1]), mutant.source)
 
 
 @pytest.mark.slow
