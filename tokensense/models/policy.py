@@ -90,7 +90,11 @@ class Policy:
 
     @property
     def head_width(self) -> int:
-        """Tokens that get a probability; a padded vocabulary has more than the tokenizer."""
+        """Tokens that get a probability; a padded vocabulary has more than the tokenizer.
+
+        Raises:
+            PolicyError: the model has no head.
+        """
         head = self.model.get_output_embeddings()  # type: ignore[no-untyped-call]
         if head is None:
             raise PolicyError(
@@ -191,6 +195,7 @@ class Policy:
                 or makes one.
 
         Raises:
+            SchemaError: `placement` is none of the three.
             PolicyError: the template refuses a system message, changes more than the insert, or BOS
                 comes twice.
         """
