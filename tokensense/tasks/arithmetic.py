@@ -237,7 +237,8 @@ def uniforms(rng: np.random.Generator, count: int) -> Uniform:
     One call of numpy for many numbers: one number a call would cost most of the time. The generator
     moves on by `count` whatever is used, so examples do not depend on those before them.
     """
-    return iter(rng.random(count).tolist()).__next__
+    drawn: list[float] = rng.random(count).tolist()
+    return iter(drawn).__next__
 
 
 def draw_chain(uniform: Uniform, chains: Chains) -> Chain:

@@ -1,0 +1,240 @@
+import hashlib
+import re
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.tasks.test_arithmetic import plain_steps, settings_of_chains
+from tokensense.errors import SchemaError
+from tokensense.schema import Kind
+from tokensense.tasks.arithmetic import (
+    CONNECTIVES,
+    FILLERS,
+    PLACEBO_WORDS,
+    VERDICTS,
+    VOCABULARY,
+    Chains,
+    solve,
+)
+from tokensense.tasks.arithmetic_labels import label
+from tokensense.tasks.arithmetic_traces import TAGGINGS, Tags, examples
+
+# SHA-256 of 100 examples of seed 0: another one means that trained policies see other data.
+DIGEST = "fc11281d1b25ab357b71c3be85fbaa76467aec304dc1f3cd2ba5ed658182576d"
+EQUATION = re.compile(r"(\d+)([-+*])(\d+)(?:=|is|gives|makes)(\d+)[.;/]")
+ANSWER = re.compile(
+    r"(?:(?:answer|result|total|finally|overall|altogether):?(\d+)|\[(\d+)\])<eos>$"
+)
+
+
+def made(seed=0, count=1, **change):
+    tags = change.pop("tags", Tags())
+    rng = np.random.default_rng(seed)
+    return list(examples(rng, count=count, chains=Chains(**change), tags=tags))
+
+
+def written(example):
+    """Equations and answer as a reader finds them in the joined text."""
+    text = "".join(example.words)
+    equations = [(int(a), o, int(b), int(r)) for a, o, b, r in EQUATION.findall(text)]
+    answer = ANSWER.search(text)
+    return equations, int(answer[1] or answer[2])
+
+
+def check(example):
+    """Everything that the plan promises of one example, from its text alone."""
+    equations, answer = written(example)
+    false = [k for k, (a, o, b, r) in enumerate(equations) if eval(f"{a}{o}{b}") != r]
+    assert false == ([] if example.right else [example.wrong_step])
+    true = plain_steps(example.chain.question)
+    assert equations[: example.wrong_step] == true[: example.wrong_step]
+    wrong = example.wrong_step
+    result = equations[wrong][3] if wrong >= 0 else 0
+    assert equations == solve(example.chain, wrong_step=wrong, wrong_result=result)
+    assert answer == equations[-1][3]
+    assert (answer == true[-1].result) is example.right
+    assert all(0 <= number <= 99 for a, _, b, r in equations for number in (a, b, r))
+    assert set(example.words) <= set(VOCABULARY)
+
+
+@settings(max_examples=40)
+@given(settings_of_chains(), st.sampled_from([0.0, 0.95]), st.integers(0, 2**32))
+def test_an_example_keeps_its_plan_at_any_settings(change, filler, seed):
+    for rate in (0.0, 1.0):
+        (example,) = made(seed, fillers=(filler,), error_rate=rate, **change)
+        assert example.right is (rate == 0.0)
+        check(example)
+        assert len(example.chain.operators) == len(written(example)[0])
+
+
+def agreement(count):
+    """Labels, verdicts and plan of generated traces: how many disagree."""
+    wrong = 0
+    for example in made(11, count, tags=TAGGINGS["mixed"]):
+        check(example)
+        found = label(example.words, example.chain.question)
+        planned = (example.right, example.wrong_token, example.wrong_step, False, True)
+        wrong += planned != (
+            *(found.right, found.wrong_token, found.wrong_step),
+            *(found.lucky, found.finished),
+        )
+        wrong += Kind.OTHER in found.kind
+    return wrong
+
+
+def test_labels_and_rewards_agree_with_the_plan_on_all_of_5000_traces():
+    assert agreement(5000) == 0
+
+
+def test_labels_agree_with_the_plan_on_long_traces():
+    for example in made(12, 60, operations=(2, 60), fillers=(0.1, 0.7)):
+        found = label(example.words, example.chain.question)
+        assert found.right is example.right
+        assert found.wrong_token == example.wrong_token
+        assert found.wrong_step == example.wrong_step
+
+
+def test_wrong_results_are_off_by_1_2_or_10_or_of_another_operator():
+    offsets = Counter()
+    for example in made(3, 2000, error_rate=1.0):
+        left, operator, right, result = written(example)[0][example.wrong_step]
+        other = {"+": left - right, "-": left + right, "*": left + right}[operator]
+        off = result - eval(f"{left}{operator}{right}")
+        offsets[off if abs(off) in (1, 2, 10) else "other"] += 1
+        assert abs(off) in (1, 2, 10) or result == other
+    assert set(offsets) == {-10, -2, -1, 1, 2, 10, "other"}
+    assert min(offsets.values()) > 100
+
+
+def test_errors_have_the_rate_asked_for_and_any_step_is_as_likely():
+    found = made(4, 4000, operations=(4, 4), skills=(1.0, 1.0, 0.0), error_rate=0.4)
+    wrong = [example.wrong_step for example in found if not example.right]
+    assert len(wrong) / 4000 == pytest.approx(0.4, abs=4 * (0.4 * 0.6 / 4000) ** 0.5)
+    shares = np.bincount(wrong, minlength=4) / len(wrong)
+    assert shares == pytest.approx([1 / 4] * 4, abs=4 * (3 / 16 / len(wrong)) ** 0.5)
+
+
+def test_errors_with_products_come_at_every_step_of_long_chains():
+    found = made(5, 400, operations=(20, 20), error_rate=1.0)
+    shares = np.bincount([example.wrong_step for example in found], minlength=20) / 400
+    assert shares.max() < 0.1  # 1/20 and 4 standard errors: .094
+    assert shares.min() > 0.0
+
+
+def test_traces_have_20_to_800_tokens():
+    short = [len(example.words) for example in made(6, 500)]
+    assert 30 < np.mean(short) < 40
+    # At least: two steps of connective, three numbers, two signs and a separator; phrase, number, end.
+    assert min(short) >= 2 * 7 + 3
+    long = [len(example.words) for example in made(6, 20, operations=(60, 60), fillers=(0.75,))]
+    assert 700 < np.mean(long) < 900
+
+
+def test_fillers_have_the_share_asked_for():
+    # A chance f gives f / (1 - f) a step: 1 for one half; the cut at 8 takes less than 1/128.
+    found = made(7, 800, operations=(4, 4), fillers=(0.5,))
+    each = [sum(word in FILLERS for word in example.words) / 4 for example in found]
+    assert np.mean(each) == pytest.approx(1.0, abs=0.1)
+    none = made(7, 50, fillers=(0.0,))
+    assert not any(word in FILLERS for example in none for word in example.words)
+    most = made(7, 50, operations=(2, 2), fillers=(0.95,))
+    assert max(sum(word in FILLERS for word in example.words) for example in most) == 16
+
+
+def said(found):
+    """Counts of (tag's word, outcome)."""
+    return Counter((example.tag, example.right) for example in found)
+
+
+def is_terse(example):
+    words = example.words
+    return words[0] == "first" and "[" in words and set(CONNECTIVES) & set(words) == {"now"}
+
+
+def test_half_the_examples_have_a_tag_and_some_say_none_or_something_irrelevant():
+    words = Counter(example.tag for example in made(8, 4000))
+    assert words[""] / 4000 == pytest.approx(0.5, abs=0.032)
+    assert words["none"] / 4000 == pytest.approx(0.05, abs=0.014)
+    assert sum(words[word] for word in PLACEBO_WORDS) / 4000 == pytest.approx(0.05, abs=0.014)
+    assert set(words) == {"", "none", *VERDICTS, *PLACEBO_WORDS}
+
+
+@pytest.mark.parametrize("name", ["truthful", "style", "mixed", "placebo"])
+def test_tags_tell_what_their_kind_says(name):
+    found = made(9, 4000, tags=TAGGINGS[name])
+    count = said(found)
+    agree = count["right", True] + count["wrong", False]
+    tagged = agree + count["right", False] + count["wrong", True]
+    # Drawn without looking, `right` has a share of .6 like the outcome: .6 .6 + .4 .4 agree.
+    truth = {"truthful": 1.0, "mixed": 0.3}.get(name, 0.0)
+    assert agree / tagged == pytest.approx(truth + (1 - truth) * 0.52, abs=4 * 0.5 / tagged**0.5)
+    assert (agree == tagged) is (name == "truthful")
+    told = count["right", True] + count["right", False]
+    assert told / tagged == pytest.approx(0.6, abs=4 * 0.5 / tagged**0.5)
+    marked = [is_terse(example) for example in found if example.tag in VERDICTS]
+    style = 0.8 if name in ("style", "mixed") else 0.0
+    assert np.mean(marked) == pytest.approx(style, abs=0.05)
+    assert not any(is_terse(example) for example in found if example.tag not in VERDICTS)
+
+
+def test_the_truth_share_is_a_ladder():
+    for truth in (0.0, 0.5, 1.0):
+        count = said(made(10, 2000, tags=Tags(share=1.0, truth=truth, neutral=0.0, irrelevant=0.0)))
+        agree = (count["right", True] + count["wrong", False]) / 2000
+        assert agree == pytest.approx(truth + (1 - truth) * 0.52, abs=4 * 0.5 / 2000**0.5)
+
+
+def test_chains_and_errors_do_not_depend_on_tags():
+    plans = [
+        [(e.chain, e.wrong_step, e.right) for e in made(13, 200, tags=tags)]
+        for tags in TAGGINGS.values()
+    ]
+    assert all(plan == plans[0] for plan in plans)
+
+
+def test_the_prompt_is_the_question_and_the_tag():
+    for example in made(14, 20):
+        words = example.prompt
+        assert " ".join(words).startswith(example.chain.question)
+        rest = words[len(example.chain.question.split()) :]
+        assert rest == (["verdict", example.tag, ":"] if example.tag else [])
+
+
+def test_the_same_seed_gives_the_same_bytes_at_once_or_in_parts():
+    rng = np.random.default_rng(0)
+    parts = [*examples(rng, count=30), *examples(rng, count=70)]
+    found = made(0, 100)
+    assert parts == found
+    text = "\n".join(" ".join([*example.prompt, *example.words]) for example in found)
+    assert hashlib.sha256(text.encode()).hexdigest() == DIGEST
+    assert made(1, 100) != found
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"truth": 1.5}, r"`truth` needs a value in \[0.0, 1.0\]; it is 1.5"),
+        ({"share": -0.1}, "`share`"),
+        ({"neutral": 0.6, "irrelevant": 0.5}, "a sum of at most 1; it is 1.1"),
+    ],
+)
+def test_tags_out_of_range_are_refused(change, message):
+    with pytest.raises(SchemaError, match=message):
+        Tags(**change)
+
+
+@pytest.mark.slow  # for an idle core; in a process of its own, without run-time type checks
+def test_ten_thousand_traces_a_second():
+    code = (
+        "import time, numpy as np; from tokensense.tasks.arithmetic_traces import examples; "
+        "start = time.process_time(); "
+        "sum(1 for _ in examples(np.random.default_rng(0), count=20_000)); "
+        "print(20_000 / (time.process_time() - start))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(ran.stdout) > 10_000
