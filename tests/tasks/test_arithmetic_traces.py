@@ -1,3 +1,4 @@
+import dataclasses
 import hashlib
 import re
 import subprocess
@@ -14,8 +15,11 @@ from tokensense.errors import SchemaError
 from tokensense.schema import Kind
 from tokensense.tasks.arithmetic import (
     CONNECTIVES,
+    EQUALITIES,
     FILLERS,
+    OPENERS,
     PLACEBO_WORDS,
+    SEPARATORS,
     VERDICTS,
     VOCABULARY,
     Chains,
@@ -62,7 +66,7 @@ def check(example):
     assert set(example.words) <= set(VOCABULARY)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(settings_of_chains(), st.sampled_from([0.0, 0.95]), st.integers(0, 2**32))
 def test_an_example_keeps_its_plan_at_any_settings(change, filler, seed):
     for rate in (0.0, 1.0):
@@ -72,27 +76,19 @@ def test_an_example_keeps_its_plan_at_any_settings(change, filler, seed):
         assert len(example.chain.operators) == len(written(example)[0])
 
 
-def agreement(count):
-    """Labels, verdicts and plan of generated traces: how many disagree."""
-    wrong = 0
-    for example in made(11, count, tags=TAGGINGS["mixed"]):
+def test_labels_and_rewards_agree_with_the_plan_on_all_of_5000_traces():
+    for example in made(11, 5000, tags=TAGGINGS["mixed"]):
         check(example)
         found = label(example.words, example.chain.question)
-        planned = (example.right, example.wrong_token, example.wrong_step, False, True)
-        wrong += planned != (
-            *(found.right, found.wrong_token, found.wrong_step),
-            *(found.lucky, found.finished),
-        )
-        wrong += Kind.OTHER in found.kind
-    return wrong
-
-
-def test_labels_and_rewards_agree_with_the_plan_on_all_of_5000_traces():
-    assert agreement(5000) == 0
+        assert found.right is example.right
+        assert found.wrong_token == example.wrong_token
+        assert found.wrong_step == example.wrong_step
+        assert (found.lucky, found.finished) == (False, True)
+        assert Kind.OTHER not in found.kind
 
 
 def test_labels_agree_with_the_plan_on_long_traces():
-    for example in made(12, 60, operations=(2, 60), fillers=(0.1, 0.7)):
+    for example in made(12, 15, operations=(2, 60), fillers=(0.1, 0.7)):
         found = label(example.words, example.chain.question)
         assert found.right is example.right
         assert found.wrong_token == example.wrong_token
@@ -101,45 +97,45 @@ def test_labels_agree_with_the_plan_on_long_traces():
 
 def test_wrong_results_are_off_by_1_2_or_10_or_of_another_operator():
     offsets = Counter()
-    for example in made(3, 2000, error_rate=1.0):
+    for example in made(3, 700, error_rate=1.0):
         left, operator, right, result = written(example)[0][example.wrong_step]
         other = {"+": left - right, "-": left + right, "*": left + right}[operator]
         off = result - eval(f"{left}{operator}{right}")
         offsets[off if abs(off) in (1, 2, 10) else "other"] += 1
         assert abs(off) in (1, 2, 10) or result == other
     assert set(offsets) == {-10, -2, -1, 1, 2, 10, "other"}
-    assert min(offsets.values()) > 100
+    assert min(offsets.values()) > 35
 
 
 def test_errors_have_the_rate_asked_for_and_any_step_is_as_likely():
-    found = made(4, 4000, operations=(4, 4), skills=(1.0, 1.0, 0.0), error_rate=0.4)
+    found = made(4, 1500, operations=(4, 4), skills=(1.0, 1.0, 0.0), error_rate=0.4)
     wrong = [example.wrong_step for example in found if not example.right]
-    assert len(wrong) / 4000 == pytest.approx(0.4, abs=4 * (0.4 * 0.6 / 4000) ** 0.5)
+    assert len(wrong) / 1500 == pytest.approx(0.4, abs=4 * (0.4 * 0.6 / 1500) ** 0.5)
     shares = np.bincount(wrong, minlength=4) / len(wrong)
     assert shares == pytest.approx([1 / 4] * 4, abs=4 * (3 / 16 / len(wrong)) ** 0.5)
 
 
 def test_errors_with_products_come_at_every_step_of_long_chains():
-    found = made(5, 400, operations=(20, 20), error_rate=1.0)
-    shares = np.bincount([example.wrong_step for example in found], minlength=20) / 400
-    assert shares.max() < 0.1  # 1/20 and 4 standard errors: .094
+    found = made(5, 200, operations=(20, 20), error_rate=1.0)
+    shares = np.bincount([example.wrong_step for example in found], minlength=20) / 200
+    assert shares.max() < 0.112  # 1/20 and 4 standard errors
     assert shares.min() > 0.0
 
 
 def test_traces_have_20_to_800_tokens():
-    short = [len(example.words) for example in made(6, 500)]
+    short = [len(example.words) for example in made(6, 200)]
     assert 30 < np.mean(short) < 40
-    # At least: two steps of connective, three numbers, two signs and a separator; phrase, number, end.
+    # Two steps of connective, a + b = r and separator; then phrase, number, end.
     assert min(short) >= 2 * 7 + 3
-    long = [len(example.words) for example in made(6, 20, operations=(60, 60), fillers=(0.75,))]
+    long = [len(example.words) for example in made(6, 8, operations=(60, 60), fillers=(0.75,))]
     assert 700 < np.mean(long) < 900
 
 
 def test_fillers_have_the_share_asked_for():
-    # A chance f gives f / (1 - f) a step: 1 for one half; the cut at 8 takes less than 1/128.
-    found = made(7, 800, operations=(4, 4), fillers=(0.5,))
+    # A chance f gives f / (1 - f) a step: 1 for one half, with a variance of 2.
+    found = made(7, 300, operations=(4, 4), fillers=(0.5,))
     each = [sum(word in FILLERS for word in example.words) / 4 for example in found]
-    assert np.mean(each) == pytest.approx(1.0, abs=0.1)
+    assert np.mean(each) == pytest.approx(1.0, abs=4 * (2 / 1200) ** 0.5)
     none = made(7, 50, fillers=(0.0,))
     assert not any(word in FILLERS for example in none for word in example.words)
     most = made(7, 50, operations=(2, 2), fillers=(0.95,))
@@ -152,21 +148,23 @@ def said(found):
 
 
 def is_terse(example):
-    words = example.words
-    return words[0] == "first" and "[" in words and set(CONNECTIVES) & set(words) == {"now"}
+    words = set(example.words)
+    used = [words & set(pool) for pool in (OPENERS, CONNECTIVES, EQUALITIES, SEPARATORS)]
+    return used == [{"first"}, {"now"}, {"gives"}, {";"}] and "[" in words and "," not in words
 
 
 def test_half_the_examples_have_a_tag_and_some_say_none_or_something_irrelevant():
-    words = Counter(example.tag for example in made(8, 4000))
-    assert words[""] / 4000 == pytest.approx(0.5, abs=0.032)
-    assert words["none"] / 4000 == pytest.approx(0.05, abs=0.014)
-    assert sum(words[word] for word in PLACEBO_WORDS) / 4000 == pytest.approx(0.05, abs=0.014)
+    words = Counter(example.tag for example in made(8, 2000, operations=(1, 1)))
+    assert words[""] / 2000 == pytest.approx(0.5, abs=0.045)
+    assert words["none"] / 2000 == pytest.approx(0.05, abs=0.02)
+    assert sum(words[word] for word in PLACEBO_WORDS) / 2000 == pytest.approx(0.05, abs=0.02)
     assert set(words) == {"", "none", *VERDICTS, *PLACEBO_WORDS}
 
 
 @pytest.mark.parametrize("name", ["truthful", "style", "mixed", "placebo"])
 def test_tags_tell_what_their_kind_says(name):
-    found = made(9, 4000, tags=TAGGINGS[name])
+    tags = dataclasses.replace(TAGGINGS[name], share=1.0)
+    found = made(9, 1200, operations=(2, 2), tags=tags)
     count = said(found)
     agree = count["right", True] + count["wrong", False]
     tagged = agree + count["right", False] + count["wrong", True]
@@ -178,20 +176,21 @@ def test_tags_tell_what_their_kind_says(name):
     assert told / tagged == pytest.approx(0.6, abs=4 * 0.5 / tagged**0.5)
     marked = [is_terse(example) for example in found if example.tag in VERDICTS]
     style = 0.8 if name in ("style", "mixed") else 0.0
-    assert np.mean(marked) == pytest.approx(style, abs=0.05)
+    assert np.mean(marked) == pytest.approx(style, abs=4 * 0.4 / tagged**0.5)
     assert not any(is_terse(example) for example in found if example.tag not in VERDICTS)
 
 
 def test_the_truth_share_is_a_ladder():
     for truth in (0.0, 0.5, 1.0):
-        count = said(made(10, 2000, tags=Tags(share=1.0, truth=truth, neutral=0.0, irrelevant=0.0)))
-        agree = (count["right", True] + count["wrong", False]) / 2000
-        assert agree == pytest.approx(truth + (1 - truth) * 0.52, abs=4 * 0.5 / 2000**0.5)
+        tags = Tags(share=1.0, truth=truth, neutral=0.0, irrelevant=0.0)
+        count = said(made(10, 1000, operations=(1, 1), tags=tags))
+        agree = (count["right", True] + count["wrong", False]) / 1000
+        assert agree == pytest.approx(truth + (1 - truth) * 0.52, abs=4 * 0.5 / 1000**0.5)
 
 
 def test_chains_and_errors_do_not_depend_on_tags():
     plans = [
-        [(e.chain, e.wrong_step, e.right) for e in made(13, 200, tags=tags)]
+        [(e.chain, e.wrong_step, e.right) for e in made(13, 60, tags=tags)]
         for tags in TAGGINGS.values()
     ]
     assert all(plan == plans[0] for plan in plans)

@@ -174,23 +174,20 @@ def solve(chain: Chain, *, wrong_step: int = NO_ERROR, wrong_result: int = 0) ->
         One step an operation; the last result is the answer. Nothing is said about 0..99.
     """
     steps: list[Step] = []
-
-    def next_result(left: int, operator: str, right: int) -> int:
-        true = apply(left, operator, right)
-        result = wrong_result if len(steps) == wrong_step else true
-        steps.append(Step(left, operator, right, result))
-        return result
-
     terms, signs = [chain.numbers[0]], []
     for operator, number in zip(chain.operators, chain.numbers[1:], strict=True):
         if operator == TIMES:
-            terms[-1] = next_result(terms[-1], TIMES, number)
+            result = wrong_result if len(steps) == wrong_step else terms[-1] * number
+            steps.append(Step(terms[-1], TIMES, number, result))
+            terms[-1] = result
         else:
             signs.append(operator)
             terms.append(number)
     total = terms[0]
     for sign, term in zip(signs, terms[1:], strict=True):
-        total = next_result(total, sign, term)
+        result = wrong_result if len(steps) == wrong_step else apply(total, sign, term)
+        steps.append(Step(total, sign, term, result))
+        total = result
     return steps
 
 
