@@ -9,7 +9,7 @@ from torch import nn
 from tests.models.zoo import tiny_policy
 from tokensense.errors import PolicyError
 from tokensense.models import attention as module
-from tokensense.models.attention import NAME, trie_attention, trie_attention_of
+from tokensense.models.attention import NAME, Trie, trie_attention, trie_attention_of
 from tokensense.models.plan import Segment
 
 # Root 0..3, two children 3..7 and 7..12, a grandchild 12..14 below the first.
@@ -55,7 +55,7 @@ def test_each_token_sees_its_own_path(window, softcap, sink, block, share):
     try:
         module.BLOCK = block
         out, _ = trie_attention(
-            nn.Identity(), q, k, v, None, segments=SEGMENTS,
+            nn.Identity(), q, k, v, None, trie=Trie(SEGMENTS, (), {}),
             scaling=0.7, sliding_window=window, softcap=softcap, s_aux=sinks,
         )  # fmt: skip
     finally:
@@ -64,10 +64,32 @@ def test_each_token_sees_its_own_path(window, softcap, sink, block, share):
     torch.testing.assert_close(out[0].double(), truth, rtol=0, atol=2e-6)
 
 
+def test_what_is_kept_comes_before_the_next_row():
+    draw = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 14, 4, generator=draw) for _ in range(3))
+    whole, _ = trie_attention(nn.Identity(), q, k, v, None, trie=Trie(SEGMENTS, (), {}))
+    # Cut inside the second child: its path, 0..3 and 7..9, is kept and becomes 0..5; the child's
+    # tokens 9..12 become 5..8.
+    layer, carried = nn.Identity(), {}
+    first = (*SEGMENTS[:2], Segment(7, 9, ((0, 3),)))
+    one, _ = trie_attention(
+        layer, q[:, :, :9], k[:, :, :9], v[:, :, :9], None,
+        trie=Trie(first, ((0, 3), (7, 9)), carried),
+    )  # fmt: skip
+    assert carried[layer][0].shape == (2, 5, 4)
+    rest = slice(9, 12)
+    two, _ = trie_attention(
+        layer, q[:, :, rest], k[:, :, rest], v[:, :, rest], None,
+        trie=Trie((Segment(5, 8, ((0, 5),)),), (), carried),
+    )  # fmt: skip
+    assert carried == {}
+    torch.testing.assert_close(torch.cat([one, two], 1), whole[:, :12], rtol=0, atol=1e-6)
+
+
 def test_scaling_defaults_to_the_root_of_the_width():
     x = torch.randn(1, 2, 14, 4)
-    one, _ = trie_attention(nn.Identity(), x, x, x, None, segments=SEGMENTS)
-    two, _ = trie_attention(nn.Identity(), x, x, x, None, segments=SEGMENTS, scaling=0.5)
+    one, _ = trie_attention(nn.Identity(), x, x, x, None, trie=Trie(SEGMENTS, (), {}))
+    two, _ = trie_attention(nn.Identity(), x, x, x, None, trie=Trie(SEGMENTS, (), {}), scaling=0.5)
     assert torch.equal(one, two)
 
 
@@ -83,7 +105,7 @@ def test_scaling_defaults_to_the_root_of_the_width():
 def test_what_would_change_the_result_is_refused(mask, extra, named):
     x = torch.zeros(1, 2, 14, 4)
     with pytest.raises(PolicyError, match=rf"Identity asks for \['{named}'\]"):
-        trie_attention(nn.Identity(), x, x, x, mask, segments=SEGMENTS, **extra)
+        trie_attention(nn.Identity(), x, x, x, mask, trie=Trie(SEGMENTS, (), {}), **extra)
 
 
 def test_the_own_attention_comes_back_also_after_an_error():

@@ -45,18 +45,18 @@ def largest_error(found: list[Scores], branches: list[Branch], model) -> tuple[f
 @given(
     contexts=st.lists(st.lists(st.integers(0, 259), max_size=40), min_size=2, max_size=5),
     length=st.integers(1, 30),
-    budget=st.sampled_from([1, 50, 4096]),
+    size=st.sampled_from([1, 7, 50, 4096]),
     seed=st.integers(0, 99),
 )
 def test_where_context_cannot_matter_every_shift_is_zero_to_the_last_bit(
-    path, contexts, length, budget, seed
+    path, contexts, length, size, seed
 ):
     rng = np.random.default_rng(seed)
     last, *response = rng.integers(0, 260, length + 1).tolist()
     # The same response after contexts of the same last token; a shorter copy beside it.
     branches = [Branch((*context, last), tuple(response)) for context in contexts]
     branches += [Branch((last,), tuple(response[: length // 2 + 1]))]
-    base, *others = score(BIGRAM, branches, tokens_per_row=budget, path=path)
+    base, *others = score(BIGRAM, branches, tokens_per_row=size, path=path)
     closed_form = TABLE[[last, *response[:-1]], response]
     np.testing.assert_allclose(base.logp, closed_form, rtol=0, atol=5e-6)
     for other in others:
@@ -68,7 +68,7 @@ def test_where_context_cannot_matter_every_shift_is_zero_to_the_last_bit(
 @pytest.mark.parametrize("name", PACKED)
 def test_packed_architectures_agree_with_the_reference(name, path):
     policy, branches = tiny_policy(name), some_branches()
-    found = score(policy, branches, tokens_per_row=100, path=path)
+    found = score(policy, branches, tokens_per_row=64, path=path)
     assert resolved_path(policy, "auto") == "trie", policy.objections
     largest, mean = largest_error(found, branches, policy.model)
     assert largest < 1e-4

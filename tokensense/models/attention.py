@@ -1,7 +1,7 @@
 """Attention over packed tries: each token sees its own path and nothing else.
 
 Reads  query, key and value of one packed sequence, and the segments of its plan.
-Gives  trie_attention (transformers' attention interface), trie_attention_of (a context manager).
+Gives  Trie, trie_attention (transformers' attention interface), trie_attention_of.
 Source transformers' `AttentionInterface`; attention itself by its definition, blocks of queries
        against the keys of their path.
 
@@ -11,7 +11,7 @@ anything else that would change the result is refused.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from tokensense.errors import PolicyError
-from tokensense.models.plan import Segment
+from tokensense.models.plan import Range, Segment
 
 NAME = "tokensense_trie"
 BLOCK = 128  # queries at a time: the scores of a block stay near the core
@@ -36,6 +36,18 @@ class _Rule(NamedTuple):
     sinks: Tensor | None
 
 
+class Trie(NamedTuple):
+    """What a forward pass of a packed row is told beside its tokens.
+
+    segments, keep: of the row's plan. carried: keys and values by layer; each layer takes what the
+    row before left there and leaves what the next needs. One dict for all rows of a plan.
+    """
+
+    segments: tuple[Segment, ...]
+    keep: tuple[Range, ...]
+    carried: dict[nn.Module, tuple[Tensor, Tensor]]
+
+
 def trie_attention(  # noqa: PLR0913, PLR0917 (the call is transformers')
     module: nn.Module,
     query: Float[Tensor, "1 head token width"],
@@ -43,7 +55,7 @@ def trie_attention(  # noqa: PLR0913, PLR0917 (the call is transformers')
     value: Float[Tensor, "1 group token value"],
     attention_mask: Tensor | None,
     *,
-    segments: Sequence[Segment],
+    trie: Trie,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
@@ -67,29 +79,47 @@ def trie_attention(  # noqa: PLR0913, PLR0917 (the call is transformers')
         )
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     rule = _Rule(scaling, sliding_window or 0, softcap, s_aux)
+    keys, values = _with_carried(module, key[0], value[0], trie)
     heads, groups, tokens = query.shape[1], key.shape[1], query.shape[2]
     # (group, token, head of the group, width): a block of queries is one matrix a group.
     q = query[0].reshape(groups, heads // groups, tokens, -1).transpose(1, 2)
     q = torch.mul(q, rule.scaling).contiguous()
     out = value.new_empty(tokens, groups, heads // groups, value.shape[-1])
-    for segment in segments:
-        _attend(q, key[0], value[0], out, segment=segment, rule=rule)
+    first = keys.shape[1] - tokens
+    for start, end, before in trie.segments:
+        parts = (*before, (start, end))
+        own = slice(start - first, end - first)
+        _attend(q[:, own], _path(keys, parts), _path(values, parts), out[own], rule=rule)
     return out.flatten(1, 2)[None], None
 
 
+def _with_carried(
+    module: nn.Module, key: Tensor, value: Tensor, trie: Trie
+) -> tuple[Tensor, Tensor]:
+    """Keys and values, carried ones in front; what the next row needs goes to `trie.carried`."""
+    if (before := trie.carried.pop(module, None)) is not None:
+        key, value = torch.cat([before[0], key], dim=1), torch.cat([before[1], value], dim=1)
+    if trie.keep:
+        # Copies, lest a short path keeps the whole row alive.
+        trie.carried[module] = _path(key, trie.keep).clone(), _path(value, trie.keep).clone()
+    return key, value
+
+
 def _attend(
-    q: Tensor, key: Tensor, value: Tensor, out: Tensor, *, segment: Segment, rule: _Rule
+    q: Float[Tensor, "group query share width"],
+    k: Float[Tensor, "group key width"],
+    v: Float[Tensor, "group key value"],
+    out: Float[Tensor, "query group share value"],
+    *,
+    rule: _Rule,
 ) -> None:
-    """Write the attention of one segment's tokens into `out`."""
-    groups, _, share, width = q.shape
-    start, end, before = segment
-    parts = _ranges(before, start, end)
-    k, v = (_path(x, parts) for x in (key, value))
-    depth = k.shape[1] - (end - start)
-    for first in range(start, end, BLOCK):
-        last = min(first + BLOCK, end)
-        seen = depth + last - start
-        low = max(0, depth + first - start + 1 - rule.window) if rule.window else 0
+    """Write the attention of one segment into `out`; `k` and `v` are those of its whole path."""
+    groups, tokens, share, width = q.shape
+    depth = k.shape[1] - tokens
+    for first in range(0, tokens, BLOCK):
+        last = min(first + BLOCK, tokens)
+        seen = depth + last
+        low = max(0, depth + first + 1 - rule.window) if rule.window else 0
         block = q[:, first:last].reshape(groups, -1, width)
         scores = torch.bmm(block, k[:, low:seen].transpose(1, 2)).float()
         scores = scores.view(groups, last - first, share, seen - low)
@@ -118,18 +148,16 @@ def _weights(
     return torch.softmax(torch.cat([scores, sinks], dim=-1), dim=-1)[..., :-1].contiguous()
 
 
-def _ranges(
-    before: tuple[tuple[int, int], ...], start: int, end: int
-) -> tuple[tuple[int, int], ...]:
-    """The packed ranges of a whole path, neighbours joined."""
-    if before and before[-1][1] == start:
-        return (*before[:-1], (before[-1][0], end))
-    return (*before, (start, end))
-
-
-def _path(x: Tensor, parts: tuple[tuple[int, int], ...]) -> Tensor:
-    """Keys or values of a path; a view where it is one range."""
-    pieces = [x[:, start:end] for start, end in parts]
+def _path(x: Tensor, parts: tuple[Range, ...]) -> Tensor:
+    """Keys or values of a path; a view where it is one stretch."""
+    low, high = parts[0]
+    pieces = []
+    for start, end in parts[1:]:
+        if start != high:
+            pieces.append(x[:, low:high])
+            low = start
+        high = end
+    pieces.append(x[:, low:high])
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
 

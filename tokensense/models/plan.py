@@ -1,22 +1,26 @@
 """Which tokens are fed to a model in one go, and which row of its output predicts which token.
 
 Reads  branches: a context and the response whose tokens are scored after it, as ids.
-Gives  Branch, Row, Segment, plan_rows, plan_padded, predictor_rows.
-Source trie packing with an ancestor test, as in AReaL's tree attention; here a list of segments,
-       each with its ancestors, takes the place of a mask.
+Gives  Branch, Segment, Row, plan_rows, plan_padded, predictor_rows.
+Source tries of contexts as in AReaL's tree attention. Ours: the trie is streamed depth first
+       through rows of equal size, and the keys and values of the path that goes on are carried
+       over. So no token is fed twice, a row may end anywhere, and its size is free to be what is
+       fastest.
 
 Contexts that begin alike are fed once: prompt -> condition -> response. The last token of a
 response is never fed: nothing after it is asked for. The shift by one between "row of the output"
 and "token that it predicts" happens in `predictor_rows` and nowhere else. A plan depends on the set
-of branches and the budget, not on their order.
+of branches and the size of a row, not on the order of branches.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int64
+
+Range = tuple[int, int]
 
 
 class Branch(NamedTuple):
@@ -27,30 +31,33 @@ class Branch(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Packed tokens [start, end) that follow each other, and what lies before them on their path.
+    """Tokens [start, end) that follow each other, and what lies before them on their path.
 
-    before: packed ranges [start, end) from the root down, back to back the path before `start`.
+    before: ranges from the root down, neighbours joined; together they are the path before `start`.
     """
 
     start: int
     end: int
-    before: tuple[tuple[int, int], ...]
+    before: tuple[Range, ...]
 
 
 class Row(NamedTuple):
-    """What one forward pass is fed.
+    """What one forward pass is fed, and what is asked of its output.
 
-    branches: indices of the branches scored in it. ids, positions: what is fed, and where each
-    token stands on its own path. rows: for each response token of `branches`, in order, its
-    predictor in `ids` flattened. segments: of the one packed sequence; empty where branches lie
-    side by side.
+    ids, positions: what is fed, and where each token stands on its own path. rows: places in `ids`,
+    flattened, that predict something. targets: the ids that they predict. slots: where the answers
+    belong among the response tokens of all branches, back to back. segments: of a packed row; empty
+    where branches lie side by side. keep: what the next row needs of this one. Segments and `keep`
+    count from the first carried token: those are [0, carried), then come the fed ones.
     """
 
-    branches: tuple[int, ...]
     ids: Int64[np.ndarray, "sequence position"]
     positions: Int64[np.ndarray, "sequence position"]
     rows: Int64[np.ndarray, " token"]
-    segments: tuple[Segment, ...]
+    targets: Int64[np.ndarray, " token"]
+    slots: Int64[np.ndarray, " token"]
+    segments: tuple[Segment, ...] = ()
+    keep: tuple[Range, ...] = ()
 
 
 def predictor_rows(
@@ -73,125 +80,146 @@ def predictor_rows(
 
 
 def plan_rows(branches: Sequence[Branch], *, tokens_per_row: int) -> list[Row]:
-    """Rows of packed tries, largest first.
+    """The trie of all branches, depth first, in rows of `tokens_per_row` tokens (the last: fewer).
 
-    A trie that fits goes into the first row that has room; one too big is split at its first fork,
-    and what lies above is fed again in each part. A branch that does not fit goes alone.
+    Rows belong together: each carries what the next needs, so they must be fed in this order.
     """
     order = sorted((i for i, b in enumerate(branches) if b.response), key=lambda i: branches[i])
-    chosen = [branches[i] for i in order]
-    shared = [0, *map(_shared, chosen[:-1], chosen[1:])][: len(chosen)]
-    length = [len(_fed(branch)) for branch in chosen]
-    rows: list[list[int]] = []
-    filled: list[int] = []
-    for low, high in _units(length, shared, tokens_per_row):
-        size = _trie_size(length, shared, low, high)
-        for row, members in enumerate(rows):
-            # In sorted order the nearest member shares the most.
-            again = min(shared[members[-1] + 1 : low + 1])
-            if filled[row] + size - again <= tokens_per_row:
-                members.extend(range(low, high))
-                filled[row] += size - again
-                break
-        else:
-            rows.append(list(range(low, high)))
-            filled.append(size)
-    packed = [_packed(branches, [order[i] for i in members]) for members in rows]
-    return sorted(packed, key=lambda row: -row.ids.size)
+    if not order:
+        return []
+    segments, ids, paths = _trie([branches[i] for i in order])
+    positions = np.concatenate([np.arange(s.end - s.start) + _length(s.before) for s in segments])
+    rows, targets, slots = _questions(branches, order, paths)
+    pieces = _pieces(segments, tokens_per_row)
+    plan = []
+    for number, here in enumerate(pieces):
+        start, end = here[0].start, here[-1].end
+        carried = _length(_cut(here[0].before, start))
+        following = pieces[number + 1][0].before if number + 1 < len(pieces) else ()
+        low, high = np.searchsorted(rows, (start, end))
+        plan.append(
+            Row(
+                ids=ids[None, start:end],
+                positions=positions[None, start:end],
+                rows=rows[low:high] - start,
+                targets=targets[low:high],
+                slots=slots[low:high],
+                segments=tuple(_local(piece, start, carried) for piece in here),
+                keep=_shifted(following, start, carried),
+            )
+        )
+    return plan
 
 
 def plan_padded(branches: Sequence[Branch], *, tokens_per_row: int) -> list[Row]:
     """Rows of whole branches side by side, short ones filled up on the right, longest first.
 
     Causal models see no difference between padding on the right and nothing: no mask is needed.
+    A branch longer than `tokens_per_row` is a row of its own.
     """
     order = [i for i, branch in enumerate(branches) if branch.response]
     order.sort(key=lambda i: (-len(_fed(branches[i])), branches[i]))
-    rows: list[Row] = []
+    plan: list[Row] = []
     while order:
         width = len(_fed(branches[order[0]]))
         count = max(1, tokens_per_row // width)
-        rows.append(_side_by_side(branches, order[:count], width))
-        order = order[count:]
+        chosen, order = order[:count], order[count:]
+        ids = np.zeros((len(chosen), width), dtype=np.int64)
+        paths: list[tuple[Range, ...]] = []
+        for line, i in enumerate(chosen):
+            fed = _fed(branches[i])
+            ids[line, : len(fed)] = fed
+            paths.append(((line * width, line * width + len(fed)),))
+        positions = np.broadcast_to(np.arange(width), ids.shape).copy()
+        plan.append(Row(ids, positions, *_questions(branches, chosen, paths)))
+    return plan
+
+
+def _trie(
+    chosen: list[Branch],
+) -> tuple[list[Segment], Int64[np.ndarray, " fed"], list[tuple[Range, ...]]]:
+    """Segments of the trie of sorted branches, what they feed, and the path of each branch."""
+    shared = [0, *map(_shared, chosen[:-1], chosen[1:])]
+    ids: list[int] = []
+    segments: list[Segment] = []
+    paths: list[tuple[Range, ...]] = []
+    waiting: list[tuple[int, int, tuple[Range, ...]]] = [(0, len(chosen), ())]
+    while waiting:
+        low, high, path = waiting.pop()
+        alone = high - low == 1
+        fed = _fed(chosen[low])
+        depth, until = _length(path), len(fed) if alone else min(shared[low + 1 : high])
+        if until > depth:
+            segments.append(Segment(len(ids), len(ids) + until - depth, path))
+            ids.extend(fed[depth:until])
+            path = _joined(path, (segments[-1].start, segments[-1].end))
+        if alone:
+            paths.append(path)
+        else:
+            cuts = [low, *(i for i in range(low + 1, high) if shared[i] == until), high]
+            waiting.extend((a, b, path) for a, b in reversed(list(pairwise(cuts))))
+    return segments, np.array(ids, dtype=np.int64), paths
+
+
+def _questions(
+    branches: Sequence[Branch], chosen: Sequence[int], paths: Sequence[tuple[Range, ...]]
+) -> tuple[Int64[np.ndarray, " token"], Int64[np.ndarray, " token"], Int64[np.ndarray, " token"]]:
+    """Rows, targets and slots of the branches chosen, which were fed at `paths`; by row."""
+    first = np.cumsum([0, *(len(branch.response) for branch in branches)])
+    rows, targets, slots = [], [], []
+    for i, path in zip(chosen, paths, strict=True):
+        response = branches[i].response
+        where = np.concatenate([np.arange(*part) for part in path])
+        rows.append(predictor_rows(where, len(response)))
+        targets.append(np.asarray(response, dtype=np.int64))
+        slots.append(np.arange(first[i], first[i + 1]))
+    joined = [np.concatenate(parts) for parts in (rows, targets, slots)]
+    order = np.argsort(joined[0], kind="stable")
+    return joined[0][order], joined[1][order], joined[2][order]
+
+
+def _pieces(segments: Sequence[Segment], size: int) -> list[list[Segment]]:
+    """Segments cut where a row ends, by row; a piece's path includes what was cut off before it."""
+    rows: list[list[Segment]] = [[] for _ in range(-(-segments[-1].end // size))]
+    for start, end, before in segments:
+        inner = range((start // size + 1) * size, end, size)
+        for a, b in pairwise([start, *inner, end]):
+            path = before if a == start else _joined(before, (start, a))
+            rows[a // size].append(Segment(a, b, path))
     return rows
 
 
-def _units(length: list[int], shared: list[int], budget: int) -> Iterator[tuple[int, int]]:
-    """Ranges [low, high) of sorted branches whose trie fits into a row, each as large as can be."""
-    waiting = [(0, len(length))] if length else []
-    while waiting:
-        low, high = waiting.pop()
-        if high - low == 1 or _trie_size(length, shared, low, high) <= budget:
-            yield low, high
-        else:
-            waiting.extend(reversed(_children(shared, low, high)))
+def _local(piece: Segment, start: int, carried: int) -> Segment:
+    """A piece, counted from the first carried token of the row that begins at `start`."""
+    shift = carried - start
+    return Segment(piece.start + shift, piece.end + shift, _shifted(piece.before, start, carried))
 
 
-def _trie_size(length: list[int], shared: list[int], low: int, high: int) -> int:
-    """Tokens that the trie of a range of sorted branches feeds."""
-    return sum(length[low:high]) - sum(shared[low + 1 : high])
+def _shifted(path: tuple[Range, ...], start: int, carried: int) -> tuple[Range, ...]:
+    """A path in a row's own count. What lies before the row is the front of what it carries."""
+    front = _length(_cut(path, start))
+    found: tuple[Range, ...] = ((0, front),) if front else ()
+    for low, high in path:
+        if high > start:
+            found = _joined(found, (max(low, start) - start + carried, high - start + carried))
+    return found
 
 
-def _children(shared: list[int], low: int, high: int) -> list[tuple[int, int]]:
-    """Ranges that a range of two or more sorted branches falls into at its first fork."""
-    fork = min(shared[low + 1 : high])
-    cuts = [low, *(i for i in range(low + 1, high) if shared[i] == fork), high]
-    return list(pairwise(cuts))
+def _cut(path: tuple[Range, ...], start: int) -> tuple[Range, ...]:
+    """The part of a path that lies before `start`."""
+    return tuple((low, min(high, start)) for low, high in path if low < start)
 
 
-def _packed(branches: Sequence[Branch], chosen: list[int]) -> Row:
-    """The trie of some sorted branches as one sequence, depth first."""
-    fed = [_fed(branches[i]) for i in chosen]
-    shared = [0, *(_shared(branches[a], branches[b]) for a, b in pairwise(chosen))]
-    ids: list[int] = []
-    positions: list[int] = []
-    rows: list[np.ndarray] = []
-    segments: list[Segment] = []
-    waiting: list[tuple[int, int, tuple[tuple[int, int], ...]]] = [(0, len(chosen), ())]
-    while waiting:
-        low, high, before = waiting.pop()
-        depth = sum(end - start for start, end in before)
-        until = len(fed[low]) if high - low == 1 else min(shared[low + 1 : high])
-        path = before
-        if until > depth:
-            segment = Segment(len(ids), len(ids) + until - depth, before)
-            segments.append(segment)
-            ids.extend(fed[low][depth:until])
-            positions.extend(range(depth, until))
-            path = _joined(before, segment)
-        if high - low == 1:
-            where = np.concatenate([np.arange(*part) for part in path])
-            rows.append(predictor_rows(where, len(branches[chosen[low]].response)))
-        else:
-            children = _children(shared, low, high)
-            waiting.extend((a, b, path) for a, b in reversed(children))
-    return Row(
-        tuple(chosen),
-        np.array([ids], dtype=np.int64),
-        np.array([positions], dtype=np.int64),
-        np.concatenate(rows),
-        tuple(segments),
-    )
+def _joined(path: tuple[Range, ...], part: Range) -> tuple[Range, ...]:
+    """The path with one more range; neighbours become one."""
+    if path and path[-1][1] == part[0]:
+        return (*path[:-1], (path[-1][0], part[1]))
+    return (*path, part)
 
 
-def _joined(before: tuple[tuple[int, int], ...], segment: Segment) -> tuple[tuple[int, int], ...]:
-    """The path that ends with a segment; neighbouring ranges become one."""
-    if before and before[-1][1] == segment.start:
-        return (*before[:-1], (before[-1][0], segment.end))
-    return (*before, (segment.start, segment.end))
-
-
-def _side_by_side(branches: Sequence[Branch], chosen: list[int], width: int) -> Row:
-    """Some branches as a right-padded batch."""
-    ids = np.zeros((len(chosen), width), dtype=np.int64)
-    rows = []
-    for line, i in enumerate(chosen):
-        fed = _fed(branches[i])
-        ids[line, : len(fed)] = fed
-        where = np.arange(line * width, line * width + len(fed))
-        rows.append(predictor_rows(where, len(branches[i].response)))
-    positions = np.broadcast_to(np.arange(width), ids.shape).copy()
-    return Row(tuple(chosen), ids, positions, np.concatenate(rows), ())
+def _length(path: tuple[Range, ...]) -> int:
+    """Tokens on a path."""
+    return sum(high - low for low, high in path)
 
 
 def _fed(branch: Branch) -> tuple[int, ...]:
@@ -201,8 +229,8 @@ def _fed(branch: Branch) -> tuple[int, ...]:
 
 def _shared(first: Branch, second: Branch) -> int:
     """Tokens with which both contexts begin. Responses are never shared: each is scored."""
-    pairs = zip(first.context, second.context, strict=False)
-    return next(
-        (i for i, (a, b) in enumerate(pairs) if a != b),
-        min(len(first.context), len(second.context)),
-    )
+    one, two = first.context, second.context
+    if one == two:  # the many responses of one prompt
+        return len(one)
+    pairs = enumerate(zip(one, two, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(two)))

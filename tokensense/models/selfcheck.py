@@ -1,22 +1,24 @@
 """Does a model do what the scorer takes for granted? Asked once a policy, before its first score.
 
 Reads  a Policy; runs four forward passes of some twenty tokens.
-Gives  hidden_states, trie_objection, require_known_head.
+Gives  hidden_rows, trie_objection, require_known_head.
 Source transformers 5.24 takes an attention name without a word and then does not use it (Mamba,
        Falcon, Bloom), or not in every layer (Qwen3-Next): so calls are counted *and* numbers
        compared.
 """
 
 import inspect
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from tokensense.errors import PolicyError
-from tokensense.models.attention import trie_attention, trie_attention_of
+from tokensense.models.attention import Trie, trie_attention, trie_attention_of
 from tokensense.models.head import head_of, logits_of
 from tokensense.models.plan import Branch, Row, plan_padded, plan_rows
 from tokensense.models.policy import Policy
@@ -26,23 +28,28 @@ from tokensense.models.policy import Policy
 TOLERANCE = {"float32": 1e-5, "float16": 2e-2, "bfloat16": 1e-1}
 
 
-def hidden_states(model: PreTrainedModel, row: Row) -> Float[Tensor, "fed hidden"]:
-    """The backbone's output after its final norm, for everything that a row feeds.
+def hidden_rows(
+    model: PreTrainedModel, plan: Sequence[Row]
+) -> Iterator[tuple[Row, Float[Tensor, "token hidden"]]]:
+    """Each row of a plan, and the hidden states (after the final norm) that predict its targets.
 
-    A row with segments needs `trie_attention_of` around it. No mask is given: all is causal.
+    A plan with segments needs `trie_attention_of` around it. No mask is given: all is causal.
     """
     device = next(model.parameters()).device
     backbone = model.base_model
     if backbone is model:  # classes whose prefix names another attribute, such as Llama 4
         backbone = model.model
-    inputs: dict[str, Any] = {"input_ids": torch.from_numpy(row.ids).to(device)}
     # Recurrent models have no positions to be told.
-    if "position_ids" in inspect.signature(backbone.forward).parameters:
-        inputs["position_ids"] = torch.from_numpy(row.positions).to(device)
-    if row.segments:
-        inputs["segments"] = row.segments
-    hidden: Tensor = backbone(**inputs, use_cache=False).last_hidden_state
-    return hidden.flatten(0, 1)
+    positioned = "position_ids" in inspect.signature(backbone.forward).parameters
+    carried: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+    for row in plan:
+        inputs: dict[str, Any] = {"input_ids": torch.from_numpy(row.ids).to(device)}
+        if positioned:
+            inputs["position_ids"] = torch.from_numpy(row.positions).to(device)
+        if row.segments:
+            inputs["trie"] = Trie(row.segments, row.keep, carried)
+        hidden: Tensor = backbone(**inputs, use_cache=False).last_hidden_state
+        yield row, hidden.flatten(0, 1)[torch.from_numpy(row.rows).to(device)]
 
 
 def trie_objection(policy: Policy) -> str:
@@ -55,7 +62,8 @@ def trie_objection(policy: Policy) -> str:
     if "chunked_attention" in (getattr(config, "layer_types", None) or ()):
         return "its layers attend in chunks"
     branches = _two_branches(policy)
-    row = plan_rows(branches, tokens_per_row=1024)[0]
+    # Nineteen tokens in rows of 8: cut inside the common part and inside a response.
+    plan = plan_rows(branches, tokens_per_row=8)
     windows: list[int | None] = []
 
     def counted(*args: Any, **kwargs: Any) -> tuple[Tensor, None]:  # noqa: ANN401
@@ -64,14 +72,15 @@ def trie_objection(policy: Policy) -> str:
 
     try:
         with trie_attention_of(model, counted):
-            together = hidden_states(model, row)[row.rows]
+            together = _by_slot(hidden_rows(model, plan))
     except Exception as cause:  # whatever it is, there is a path that does without
         return f"its forward pass fails: {cause}"
-    if len(windows) != config.num_hidden_layers:
-        return f"{len(windows)} of {config.num_hidden_layers} layers call the attention interface"
-    if windows != _windows(config):
-        return f"its layers use the windows {windows}; its config says {_windows(config)}"
-    alone = torch.cat([_alone(model, branches[i]) for i in row.branches])
+    calls, expected = len(windows) / len(plan), _windows(config)
+    if calls != config.num_hidden_layers:
+        return f"{calls:g} of {config.num_hidden_layers} layers call the attention interface"
+    if windows != expected * len(plan):
+        return f"its layers use the windows {windows[: len(expected)]}; its config says {expected}"
+    alone = torch.cat([_alone(model, branch) for branch in branches])
     error = _difference(together, alone)
     if not error <= TOLERANCE[policy.dtype]:
         return f"a trie of two branches is off by {error:.1e}, relative"
@@ -84,11 +93,12 @@ def require_known_head(policy: Policy) -> None:
     Raises:
         PolicyError: the model's own logits are others.
     """
-    row = plan_padded(_two_branches(policy)[:1], tokens_per_row=1024)[0]
+    (branch, _) = _two_branches(policy)
+    row = plan_padded([branch], tokens_per_row=1024)[0]
     ids = torch.from_numpy(row.ids).to(policy.device)
-    own = policy.model(input_ids=ids, use_cache=False).logits[0]
+    own = policy.model(input_ids=ids, use_cache=False).logits[0, row.rows]
     head = head_of(policy.model)
-    ours = logits_of(hidden_states(policy.model, row), head, 0, head.weight.shape[0]).to(own.dtype)
+    ours = logits_of(_alone(policy.model, branch), head, 0, head.weight.shape[0]).to(own.dtype)
     error = _difference(ours, own)
     if not error <= TOLERANCE[policy.dtype]:
         raise PolicyError(
@@ -109,8 +119,14 @@ def _difference(found: Tensor, truth: Tensor) -> float:
 
 def _alone(model: PreTrainedModel, branch: Branch) -> Tensor:
     """Hidden states that predict the response of one branch, by the model's own attention."""
-    row = plan_padded([branch], tokens_per_row=1024)[0]
-    return hidden_states(model, row)[row.rows]
+    return _by_slot(hidden_rows(model, plan_padded([branch], tokens_per_row=1024)))
+
+
+def _by_slot(found: Iterable[tuple[Row, Tensor]]) -> Tensor:
+    """Hidden states in the order of the response tokens."""
+    rows, hidden = zip(*found, strict=True)
+    order = np.argsort(np.concatenate([row.slots for row in rows]))
+    return torch.cat(hidden)[torch.from_numpy(order)]
 
 
 def _two_branches(policy: Policy) -> list[Branch]:
