@@ -42,8 +42,10 @@ def test_the_path_from_a_file_to_figures(folder):
     assert json.loads(done.stdout)["scored_tokens"] == json.loads(cost.stdout)["scored_tokens"]
     again = run("probe", store, "--model", model, *sizes, "--json")
     assert json.loads(again.stdout)["scored_tokens"] == 0
-    rows = json.loads(run("analyze", store, "--resamples", 200, "--json").stdout)
-    assert "same_direction" in {row["name"] for row in rows}
+    found = json.loads(run("analyze", store, "--resamples", 200, "--json").stdout)
+    assert "same_direction" in {row["name"] for row in found["rows"]}
+    begins = {note.partition(":")[0] for note in found["notes"]}
+    assert {"off-policy", "AUROC of the summed contrast", "numerical floor"} <= begins
     shown = run("analyze", store, "--resamples", 200)
     assert "same_direction" in shown.stdout
     assert run("figures", store, "--out", folder / "figures").exit_code == 0
@@ -78,3 +80,40 @@ def test_a_defect_of_ours_keeps_its_traceback(monkeypatch, tmp_path):
     monkeypatch.setattr("tokensense.study.Study.info", broken)
     found = run("info", tmp_path)
     assert isinstance(found.exception, RuntimeError)
+
+
+def test_formats_with_fixed_fields_come_in_without_a_field_map(folder, tmp_path):
+    row = {
+        "id": "g-0", "generator": "m", "problem": "1 + 1?", "steps": ["It is 2.", "So 2."],
+        "label": -1, "final_answer_correct": True,
+    }  # fmt: skip
+    (tmp_path / "pb.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    came = run("import", tmp_path / "p.zarr", tmp_path / "pb.jsonl", "--model", folder / "policy",
+               "--format", "processbench", "--json")  # fmt: skip
+    assert came.exit_code == 0, came.output
+    assert json.loads(came.stdout)["labels"] == {"no_error": 1}
+
+
+def test_own_conditions_alone_are_a_probe_with_a_name_that_goes_on_under_another(folder, tmp_path):
+    rows = [{"question": "1 + 1?", "text": "2", "reward": r, "name": str(r)} for r in (1, -1)]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    store, model = tmp_path / "o.zarr", ("--model", folder / "policy")
+    came = run("import", store, tmp_path / "t.jsonl", *model, "--format", "jsonl", "--json")
+    rewards = {"right": 1, "wrong": 0, "undecided": 0, "neither_1_nor_0": 1}
+    assert json.loads(came.stdout)["rewards"] == rewards
+    own = tmp_path / "own.yaml"
+    own.write_text('- name: told\n  text: "It is {answer}."\n', encoding="utf-8")
+    first = run("probe", store, *model, "--conditions", own, "--json")
+    assert first.exit_code == 0, first.output  # no answer is known: nothing is comparable
+    assert "there is none" in json.loads(first.stdout)["numerical_floor"]["not_estimable"]
+    own.write_text('- name: plain\n  text: "Hello."\n', encoding="utf-8")
+    refused = run("probe", store, *model, "--conditions", own)
+    assert refused.exit_code == 2
+    assert "new: plain; missing: told" in refused.stderr
+    shipped = run("probe", store, *model, "--conditions", own, "--name", "placebo")
+    assert shipped.exit_code == 2
+    second = run("probe", store, *model, "--conditions", own, "--name", "second", "--json")
+    assert json.loads(second.stdout)["numerical_floor"]["condition"] == "plain"
+    assert set(json.loads(run("info", store, "--json").stdout)["probes"]) == {
+        "base", "user", "second"
+    }  # fmt: skip

@@ -52,7 +52,7 @@ ALLOWED: dict[str, Allowed] = {
     "figures": Allowed({"schema", "errors", "checks"}, {"matplotlib"}),
     # the top puts parts together; two views of what a store holds are too large for `study`
     "flat": Allowed(GROUND | {"rollouts"}),
-    "summary": Allowed(GROUND | {"rollouts", "store"}),
+    "summary": Allowed(GROUND | {"rollouts", "store", "flat"}),
     "study": Allowed(
         GROUND
         | {"tasks", "models", "rollouts", "importing", "probes", "store", "stats", "figures"}

@@ -10,6 +10,7 @@ import tokensense as ts
 from tests.bigram import bigram_policy
 from tests.probes.tiny import tiny_policy
 from tokensense.errors import FigureError, StoreError
+from tokensense.tasks.problem import Problem
 
 PROBLEMS, GROUP = 24, 2
 
@@ -71,6 +72,9 @@ def test_flat_view_joins_probes_and_decodes_flags(study):
     tokens = study[0].tokens()
     assert tokens.sizes["condition"] == 1 + 2 + 6 + 1  # base, opposed, placebo, neutral
     assert tokens["condition"].values[0] == "base"
+    inserted = tokens["inserted_tokens"].values
+    assert np.all(inserted[0] == 0)
+    assert np.all(inserted[1:] > 0)
     assert np.all(tokens["shift"].values[0] == 0)
     expected = tokens["logp"].values - tokens["logp"].values[0]
     np.testing.assert_array_equal(tokens["shift"].values, expected)
@@ -154,6 +158,12 @@ def test_a_missing_store_and_an_empty_pattern_say_so(tmp_path):
         ts.open_studies(str(tmp_path / "*.zarr"))
 
 
+def test_a_probe_does_not_make_a_store(tmp_path):
+    with pytest.raises(StoreError, match="does not exist"):
+        ts.Study(tmp_path / "typo.zarr").probe(tiny_policy(), frames=1)
+    assert not (tmp_path / "typo.zarr").exists()
+
+
 def test_many_studies_open_for_comparison(study):
     found = ts.open_studies(str(study[0].path.parent / "*.zarr"))
     (only,) = found.values()
@@ -173,6 +183,7 @@ def test_own_samples_are_on_policy_and_checked(tmp_path):
     assert (counts["problems"], counts["rollouts"]) == (2, 4)
     assert counts["ids_origin"] == {"exact": 4}
     assert sum(counts["rewards"].values()) == 4
+    assert sum(counts.get("undecided", {}).values()) == counts["rewards"]["undecided"]
     again = study.generate(
         policy, problems, task="gsm8k", limit=2, group=2, max_new_tokens=5, seed=1, progress=False
     )
@@ -181,3 +192,14 @@ def test_own_samples_are_on_policy_and_checked(tmp_path):
         study.generate(policy, problems, limit=2, group=2, max_new_tokens=5, progress=False)
     study.probe(policy, ["opposed"], frames=1, progress=False)
     assert study.info()["off_policy"] is False
+    assert not study.tokens().attrs["off_policy"]
+
+
+def test_samples_at_another_temperature_are_off_policy(tmp_path):
+    policy = tiny_policy()
+    study = ts.Study(tmp_path / "cold.zarr")
+    cold = {"max_new_tokens": 3, "temperature": 0.5, "progress": False}
+    study.generate(policy, [Problem("p", "What is 1+1?", "2")], **cold)
+    study.probe(policy, ["opposed"], frames=1, progress=False)
+    assert study.info()["off_policy"] is True
+    assert study.tokens().attrs["off_policy"]

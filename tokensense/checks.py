@@ -66,7 +66,8 @@ def require_lengths(name: str, length: np.ndarray, total: int) -> None:
         )
     if int(length.sum()) != total:
         raise SchemaError(
-            f"`{name}` needs lengths that add up to the {total} tokens given; they add up to {int(length.sum())}. "
+            f"`{name}` needs lengths that add up to the {total} tokens given; they add up to "
+            f"{int(length.sum())}. "
             "Check that lengths and token arrays come from the same rollouts."
         )
 

@@ -7,14 +7,17 @@ standard output and nothing else; progress goes to standard error.
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tokensense.errors import TokensenseError
+
+if TYPE_CHECKING:
+    from xarray import Dataset
 
 app = typer.Typer(
     help="Which tokens of a reasoning trace drive credit, and how we know.",
@@ -47,7 +50,8 @@ def _friendly(command: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(2) from error
         except KeyboardInterrupt:
             typer.echo(
-                "tokensense: interrupted; finished blocks are kept, the same command goes on.",
+                "tokensense: interrupted. `probe` keeps finished blocks and goes on with the same "
+                "command; every other command starts again from its beginning.",
                 err=True,
             )
             raise typer.Exit(130) from None
@@ -96,7 +100,8 @@ def import_(
     """Bring in traces that others wrote."""
     import tokensense as ts
 
-    fields = _pairs(field or [])
+    # No field at all is no field map: formats with fixed fields refuse even an empty one.
+    fields = _pairs(field) if field else None
     counts = ts.Study(store).ingest(
         file, format=format, policy=ts.load_policy(model, device=device), fields=fields, limit=limit
     )
@@ -145,12 +150,16 @@ def probe(
         list[str] | None,
         typer.Option(
             "--probe",
-            help="opposed, placebo, neutral, published, outcome_tone, answer; once a probe.",
+            help="opposed, placebo, neutral, published, outcome_tone, answer; once a probe. "
+            "The first three if neither this nor --conditions is given.",
         ),
     ] = None,
     conditions: Annotated[
         Path | None, typer.Option("--conditions", help="YAML or JSON file of your own conditions.")
     ] = None,
+    name: Annotated[
+        str, typer.Option("--name", help="Of the probe that your own conditions become.")
+    ] = "user",
     frames: Annotated[
         int, typer.Option("--frames", min=1, help="Sentences around the edited word.")
     ] = 6,
@@ -166,8 +175,9 @@ def probe(
 
     found = ts.Study(store).probe(
         ts.load_policy(model, device=device),
-        probes=probes or ["opposed", "placebo", "neutral"],
+        probes=probes or None,
         conditions=conditions,
+        name=name,
         frames=frames,
         families=families,
         dry_run=dry_run,
@@ -192,13 +202,13 @@ def analyze(
     study = ts.Study(store)
     found = ts.analyze(study, resamples=resamples, seed=seed)
     rows = [row._asdict() for row in study.table()]
+    notes = _notes(found, study.results())
     if as_json:
-        typer.echo(json.dumps(rows, indent=1))
+        typer.echo(json.dumps({"rows": rows, "notes": notes}, indent=1))
         return
     _print_rows(rows)
-    statements = next(iter(found.values())).attrs.get("statements", "[]")
-    for statement in json.loads(statements):
-        typer.echo(f"note: {statement}")
+    for note in notes:
+        typer.echo(f"note: {note}")
 
 
 @app.command()
@@ -225,6 +235,28 @@ def info(store: Store, as_json: Json = False) -> None:
 
     found = ts.Study(store, mode="r").info()
     _show(found, _lines(found), as_json=as_json)
+
+
+def _notes(found: "Mapping[str, Dataset]", stored: "Mapping[str, Dataset]") -> list[str]:
+    """What has to stand beside the numbers: what was left out, by whom sampled, the machine."""
+    attrs = found["triple"].attrs
+    notes: list[str] = json.loads(attrs["statements"])
+    if attrs["off_policy"]:
+        notes.append(
+            "off-policy: the scoring policy is not known to have drawn these tokens; no number is "
+            "an expectation under it"
+        )
+    if "informative" in found:
+        word, statement = (found["informative"].attrs[key] for key in ("word", "statement"))
+        known = "" if word == "not_estimable" else f"{word}, "
+        notes.append(f"AUROC of the summed contrast: {known}{statement}")
+    if "numerical_floor" in stored:
+        floor = stored["numerical_floor"].sel(quantity="shift")
+        notes.append(
+            f"numerical floor: q99 of |difference| of shifts between two row plans "
+            f"{float(floor['q99']):.2g} nats, over {int(floor['n'])} tokens; checks the machine"
+        )
+    return notes
 
 
 def _print_rows(rows: list[dict[str, str]]) -> None:

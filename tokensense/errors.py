@@ -1,8 +1,8 @@
 """What can go wrong for a user, one class a place to look.
 
-Every message says what was needed, what came, and what to do, in that order, and names file and line, rollout or
-token where there is one. Each leaf is also the standard exception of its kind, so that generic handlers keep
-working. `assert` is for our own mistakes and never for a user's.
+Every message says what was needed, what came, and what to do, in that order, and names file and
+line, rollout or token where there is one. Each leaf is also the standard exception of its kind, so
+that generic handlers keep working. `assert` is for our own mistakes and never for a user's.
 """
 
 
@@ -11,7 +11,7 @@ class TokensenseError(Exception):
 
 
 class SchemaError(TokensenseError, ValueError):
-    """An array, dataset or store does not have the dims, dtype, labels or range that a function needs."""
+    """An array, dataset or store lacks the dims, dtype, labels or range that a function needs."""
 
 
 class InputError(TokensenseError, ValueError):

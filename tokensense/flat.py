@@ -31,11 +31,11 @@ def flat_tokens(rollouts: xr.Dataset, probes: Mapping[str, xr.Dataset]) -> xr.Da
 
     Returns:
         Variables `logp`, `shift`, `entropy` (nats), `p_max`, `p_square_sum` (condition, token);
-        `comparable` (condition, rollout); `length`, `finish`, `ids_origin`, `label`, `wrong_step`
-        (rollout). Coordinates of a condition: its name, probe, family, level, frame, wording, tone,
-        placement; of a token: problem, cluster, rollout, reward, generator, kind, step, token_id,
-        text (bytes that are no UTF-8 show as backslash escapes). Attributes: who sampled and
-        scored, `off_policy` (they differ, or the sampler is not known), digests.
+        `comparable`, `inserted_tokens` (condition, rollout); `length`, `finish`, `ids_origin`,
+        `label`, `wrong_step` (rollout). Coordinates of a condition: its name, probe, family, level,
+        frame, wording, tone, placement; of a token: problem, cluster, rollout, reward, generator,
+        kind, step, token_id, text (bytes that are no UTF-8 show as backslash escapes). Attributes:
+        who sampled and scored, `off_policy` (see `is_off_policy`), digests.
 
     Raises:
         StoreError: there is no base probe.
@@ -55,15 +55,37 @@ def flat_tokens(rollouts: xr.Dataset, probes: Mapping[str, xr.Dataset]) -> xr.Da
     )
     comparable = _stacked(probes, names, "comparability") == Comparability.OK
     variables["comparable"] = (("condition", "rollout"), comparable)
+    variables["inserted_tokens"] = (
+        ("condition", "rollout"),
+        _stacked(probes, names, "inserted_tokens"),
+        probes[BASE]["inserted_tokens"].attrs,
+    )
     variables |= _rollout_variables(rollouts)
     coords = {**_condition_coords(probes, names), **_token_coords(rollouts)}
     header = json.loads(probes[BASE].attrs["header"])
     return xr.Dataset(variables, coords=coords).assign_attrs(
         sampled_by=rollouts.attrs["sampled_by"],
         scored_by=probes[BASE].attrs["scored_by"],
-        off_policy=rollouts.attrs.get("sampled_by_digest", "") != header["policy_digest"],
+        off_policy=is_off_policy(rollouts, header),
         **{key: header[key] for key in DIGESTS},
     )
+
+
+def is_off_policy(rollouts: xr.Dataset, header: Mapping[str, Any]) -> bool:
+    """Whether the tokens come from another distribution than the one that scored them.
+
+    Args:
+        rollouts: the node `/rollouts`.
+        header: of the base probe.
+
+    Returns:
+        True where the sampler is not known, is another policy, or drew at another temperature.
+    """
+    if rollouts.attrs.get("sampled_by_digest", "") != header["policy_digest"]:
+        return True
+    sampling = json.loads(rollouts.attrs.get("sampling", "{}"))
+    scored_at = header.get("temperature", 1.0)
+    return bool(sampling.get("temperature", scored_at) != scored_at)
 
 
 def words(flags: type[IntEnum], values: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The words of the project: dimensions, enumerations and stored variables, defined here and nowhere else.
+"""The words of the project: dimensions, enumerations, stored variables; defined here alone.
 
 problem    a task instance with a checkable answer
 rollout    one sampled response to a problem; its tokens are the response's, never the prompt's
@@ -6,7 +6,7 @@ group      the rollouts of one problem at one step
 condition  a named change of the context of a rollout; `base` is the context it was sampled under
 probe      a named set of conditions
 logp       log-probability of the token that was sampled, nats, always float32
-shift      logp[condition] - logp[base], nats; positive: the condition makes the sampled token likelier
+shift      logp[condition] - logp[base], nats; positive: the sampled token becomes likelier
 common     (z+ + z-)/2 of two opposed conditions; contrast: (z+ - z-)/2
 sensitivity  max(|z+|, |z-|) = |common| + |contrast|
 surprisal  -logp[base], nats
@@ -15,13 +15,14 @@ level      the edited word's side: pos, neg, or none where there is no oppositio
 frame      the sentence around the edit
 wording    one of several word pairs of the same meaning
 placebo    an irrelevant one-word pair in the verdict's own frame, equal token count
-numerical floor  q99 of |difference| between two row plans, nats: a check of the machine, never a cut
+numerical floor  q99 of |difference| between two row plans, nats: checks the machine, no cut
 wording floor    q95 of |placebo contrast| within deciles of ||onehot - p||, nats
 unresolved       |mean contrast over wordings| below the wording floor
 off-policy       `sampled_by` differs from `scored_by`
 
-Arrays are flat and ragged: one `token` dimension over all response tokens of all rollouts, `length(rollout)` beside it
-(CF contiguous ragged array). Enumerations are stored as small integers with CF `flag_values` and `flag_meanings`.
+Arrays are flat and ragged: one `token` dimension over all response tokens of all rollouts,
+`length(rollout)` beside it (CF contiguous ragged array). Enumerations are stored as small integers
+with CF `flag_values` and `flag_meanings`.
 """
 
 from enum import IntEnum
@@ -38,7 +39,7 @@ NO_STEP = -1
 
 
 class Kind(IntEnum):
-    """What a token is. COMPUTED and CARRIED digits need a generator that knows; real text has DIGIT."""
+    """What a token is. COMPUTED and CARRIED digits need a generator that knows; text has DIGIT."""
 
     OTHER = 0
     DIGIT = 1
@@ -64,7 +65,7 @@ class Finish(IntEnum):
 
 
 class IdsOrigin(IntEnum):
-    """EXACT: the sampler's own ids. RETOKENIZED: only text came, encoded with the scoring policy's tokenizer."""
+    """EXACT: the sampler's own ids. RETOKENIZED: text, by the scoring policy's tokenizer."""
 
     EXACT = 0
     RETOKENIZED = 1
@@ -91,7 +92,7 @@ class Comparability(IntEnum):
 
 
 class Variable(NamedTuple):
-    """How one stored array looks: dims, dtype, units, and what it says in plain words (sign included)."""
+    """How one stored array looks: dims, dtype, units, and what it says in plain words, sign too."""
 
     dims: tuple[str, ...]
     dtype: str
@@ -100,49 +101,91 @@ class Variable(NamedTuple):
     flags: type[IntEnum] | None = None
 
 
-# Texts (questions, answers, ids, generator names, token bytes) lie in one table a node: UTF-8 bytes back to back in
-# `text_byte`, `text_length` bytes each; other variables point into it by row number, -1 for "no text".
+# Texts (questions, answers, ids, generator names, token bytes) lie in one table a node: UTF-8 bytes
+# back to back in `text_byte`, `text_length` bytes each; variables point into it by row number,
+# -1 for "no text".
 ROLLOUTS: dict[str, Variable] = {
-    "problem_name": Variable(("problem",), "int32", "1", "row of the text table: the problem's id in its source"),
-    "question": Variable(("problem",), "int32", "1", "row of the text table: the question as given"),
-    "answer": Variable(("problem",), "int32", "1", "row of the text table: the reference answer, -1 if none"),
+    "problem_name": Variable(
+        ("problem",), "int32", "1", "row of the text table: the problem's id in its source"
+    ),
+    "question": Variable(
+        ("problem",), "int32", "1", "row of the text table: the question as given"
+    ),
+    "answer": Variable(
+        ("problem",), "int32", "1", "row of the text table: the reference answer, -1 if none"
+    ),
     "cluster": Variable(
-        ("problem",), "int32", "1", "equal for problems of equal question text: the unit of resampling"
+        ("problem",),
+        "int32",
+        "1",
+        "equal for problems of equal question text: the unit of resampling",
     ),
     "prompt_length": Variable(("problem",), "int32", "1", "tokens of the problem's base prompt"),
-    "prompt_id": Variable(("prompt_token",), "int32", "1", "token ids of all base prompts, back to back"),
-    "rollout_name": Variable(("rollout",), "int32", "1", "row of the text table: the rollout's id in its source"),
+    "prompt_id": Variable(
+        ("prompt_token",), "int32", "1", "token ids of all base prompts, back to back"
+    ),
+    "rollout_name": Variable(
+        ("rollout",), "int32", "1", "row of the text table: the rollout's id in its source"
+    ),
     "problem_of": Variable(("rollout",), "int32", "1", "index of the rollout's problem"),
     "length": Variable(("rollout",), "int32", "1", "response tokens of the rollout"),
     "reward": Variable(("rollout",), "float32", "1", "1 right, 0 wrong, NaN undecided or unknown"),
-    "generator": Variable(("rollout",), "int32", "1", "row of the text table: name of the model that wrote it"),
+    "generator": Variable(
+        ("rollout",), "int32", "1", "row of the text table: name of the model that wrote it"
+    ),
     "finish": Variable(("rollout",), "int8", "1", "why the response ended", Finish),
     "ids_origin": Variable(("rollout",), "int8", "1", "where the token ids come from", IdsOrigin),
     "label": Variable(("rollout",), "int8", "1", "what is known about wrong steps", Label),
-    "wrong_step": Variable(("rollout",), "int32", "1", "index of the first wrong step, -1 if none or not known"),
-    "token_id": Variable(("token",), "int32", "1", "id of the sampled token; ids have no missing value"),
+    "wrong_step": Variable(
+        ("rollout",), "int32", "1", "index of the first wrong step, -1 if none or not known"
+    ),
+    "token_id": Variable(
+        ("token",), "int32", "1", "id of the sampled token; ids have no missing value"
+    ),
     "kind": Variable(("token",), "int8", "1", "what the token is, by deterministic rules", Kind),
-    "step": Variable(("token",), "int32", "1", "index of the step that holds the token, -1 where steps are not known"),
+    "step": Variable(
+        ("token",),
+        "int32",
+        "1",
+        "index of the step that holds the token, -1 where steps are not known",
+    ),
     "vocab_id": Variable(("vocab",), "int32", "1", "token ids that occur in this store, ascending"),
-    "vocab_text": Variable(("vocab",), "int32", "1", "row of the text table: the exact bytes of the token"),
+    "vocab_text": Variable(
+        ("vocab",), "int32", "1", "row of the text table: the exact bytes of the token"
+    ),
     "text_length": Variable(("text",), "int32", "bytes", "bytes of each text"),
     "text_byte": Variable(("byte",), "uint8", "1", "UTF-8 bytes of all texts, back to back"),
 }
 
 PROBE: dict[str, Variable] = {
     "logp": Variable(
-        ("condition", "token"), "float32", "nats", "log-probability of the sampled token; NaN where not scored"
+        ("condition", "token"),
+        "float32",
+        "nats",
+        "log-probability of the sampled token; NaN where not scored",
     ),
     "entropy": Variable(
-        ("condition", "token"), "float32", "nats", "entropy of the next-token distribution the token was drawn from"
+        ("condition", "token"),
+        "float32",
+        "nats",
+        "entropy of the next-token distribution the token was drawn from",
     ),
     "p_max": Variable(("condition", "token"), "float32", "1", "largest next-token probability"),
-    "p_square_sum": Variable(("condition", "token"), "float32", "1", "sum of squared next-token probabilities"),
+    "p_square_sum": Variable(
+        ("condition", "token"), "float32", "1", "sum of squared next-token probabilities"
+    ),
     "comparability": Variable(
-        ("condition", "rollout"), "int8", "1", "may this rollout be compared with its base?", Comparability
+        ("condition", "rollout"),
+        "int8",
+        "1",
+        "may this rollout be compared with its base?",
+        Comparability,
     ),
     "inserted_tokens": Variable(
-        ("condition", "rollout"), "int32", "tokens", "prompt tokens under the condition minus those of the base prompt"
+        ("condition", "rollout"),
+        "int32",
+        "tokens",
+        "prompt tokens under the condition minus those of the base prompt",
     ),
 }
 

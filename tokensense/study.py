@@ -18,7 +18,7 @@ import xarray as xr
 
 from tokensense import importing
 from tokensense.checks import require_member
-from tokensense.errors import StoreError
+from tokensense.errors import StatisticsError, StoreError
 from tokensense.flat import flat_tokens
 from tokensense.rollouts.trajectory import Imported, Trace, assemble
 from tokensense.store.archive import Archive
@@ -182,9 +182,10 @@ class Study:
     def probe(
         self,
         policy: "Policy",
-        probes: Sequence[str] = PROBES,
+        probes: Sequence[str] | None = None,
         *,
         conditions: str | Path | None = None,
+        name: str = USER_PROBE,
         frames: int = 6,
         families: int = 9,
         dry_run: bool = False,
@@ -194,8 +195,12 @@ class Study:
 
         Args:
             policy: scores.
-            probes: names from `tokensense.probes.CATALOGUE`.
-            conditions: file of your own conditions; they become the probe `user`.
+            probes: names from `tokensense.probes.CATALOGUE`; None for `opposed`, `placebo` and
+                `neutral`, or for none of them where `conditions` are given.
+            conditions: file of your own conditions. Families whose names begin with `placebo` count
+                as placebos.
+            name: of the probe that your own conditions become. A probe cannot be changed once it is
+                started; more conditions are a probe of another name.
             frames: sentences around each edited word.
             families: placebo families.
             dry_run: count tokens and blocks, score nothing.
@@ -203,28 +208,36 @@ class Study:
 
         Returns:
             Counts: tokens scored, seconds, rollouts that may not be compared and why, numerical
-            floor.
+            floor (or why there is none).
 
         Raises:
             SchemaError: an unknown probe.
-            ConditionError: the conditions cannot be built for this policy.
-            StoreError: the store has no rollouts, or was scored with another policy.
+            ConditionError: the conditions cannot be built for this policy, or `name` is that of a
+                shipped probe.
+            StoreError: no rollouts, another policy, or the probe has other conditions there.
             LockError: another process is writing.
         """
         from tokensense.probes import CATALOGUE, replicas, rescore, templates
 
-        for name in probes:
-            require_member("probe", name, CATALOGUE)
+        Archive(self.path, mode="r").rollouts()  # a store that is not there is not made here
+        probes = (PROBES if conditions is None else ()) if probes is None else probes
+        for probe in probes:
+            require_member("probe", probe, CATALOGUE)
         chosen = {
-            name: CATALOGUE[name](policy, frames=frames, families=families) for name in probes
+            probe: CATALOGUE[probe](policy, frames=frames, families=families) for probe in probes
         }
         if conditions is not None:
-            chosen[USER_PROBE] = templates.from_file(conditions)
+            templates.require_own_name(name)
+            chosen[name] = templates.from_file(conditions)
         with self.archive() as archive:
             if dry_run:
                 return rescore.estimate(archive, policy, chosen)
             done = rescore.run_probes(archive, policy, chosen, progress=progress)
-            return {**done, "numerical_floor": replicas.measure(archive, policy)}
+            try:
+                floor = replicas.measure(archive, policy)
+            except StatisticsError as reason:  # all is scored, and nothing of it comparable
+                floor = {"not_estimable": str(reason)}
+            return {**done, "numerical_floor": floor}
 
     def tokens(self, probes: Sequence[str] | None = None) -> xr.Dataset:
         """One flat Dataset of all response tokens under all conditions; see `flat.flat_tokens`.

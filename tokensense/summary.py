@@ -6,11 +6,13 @@ Gives  summarize: plain JSON values, in the order in which a person asks.
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from tokensense.flat import is_off_policy
 from tokensense.rollouts.table import text_of
 from tokensense.schema import BASE, Comparability, Finish, IdsOrigin, Label
 from tokensense.store import inventory
@@ -32,16 +34,10 @@ def summarize(archive: Archive) -> dict[str, Any]:
     if "/rollouts" in stock["nodes"]:
         found |= _rollouts(archive.rollouts())
     probes = {name: _probe(archive, name, state) for name, state in stock["probes"].items()}
-    digests = {
-        json.loads(archive.read(f"/probes/{name}").attrs["header"])["policy_digest"]
-        for name, probe in probes.items()
-        if probe["state"] == "finished"
-    }
-    if digests and "sampled_by" in found:
-        found["scored_by"] = (
-            archive.read(f"/probes/{BASE}").attrs["scored_by"] if BASE in probes else ""
-        )
-        found["off_policy"] = digests != {archive.rollouts().attrs.get("sampled_by_digest", "")}
+    if probes.get(BASE, {}).get("state") == "finished" and "sampled_by" in found:
+        base = archive.read(f"/probes/{BASE}").attrs
+        found["scored_by"] = base["scored_by"]
+        found["off_policy"] = is_off_policy(archive.rollouts(), json.loads(base["header"]))
     found["probes"] = probes
     found["analyses"] = [
         n.removeprefix("/stats/") for n in archive.nodes() if n.startswith("/stats/")
@@ -56,6 +52,7 @@ def _rollouts(rollouts: xr.Dataset) -> dict[str, Any]:
     reward = rollouts["reward"].values
     of = rollouts["problem_of"].values
     groups = [reward[of == problem] for problem in np.unique(of)]
+    other = int((~np.isnan(reward) & (reward != 0) & (reward != 1)).sum())
     return {
         "problems": int(rollouts.sizes["problem"]),
         "question_texts": int(np.unique(rollouts["cluster"].values).size),
@@ -66,6 +63,8 @@ def _rollouts(rollouts: xr.Dataset) -> dict[str, Any]:
             "right": int((reward == 1).sum()),
             "wrong": int((reward == 0).sum()),
             "undecided": int(np.isnan(reward).sum()),
+            # Statistics of right against wrong know 1 and 0 alone: others must not go unseen.
+            **({"neither_1_nor_0": other} if other else {}),
         },
         "groups_with_contrast": sum(
             np.unique(group[~np.isnan(group)]).size > 1 for group in groups
@@ -76,12 +75,20 @@ def _rollouts(rollouts: xr.Dataset) -> dict[str, Any]:
         "generators": dict(sorted(Counter(text_of(rollouts, "generator")).items())),
         "finish": _named(Finish, rollouts["finish"].values),
         "ids_origin": _named(IdsOrigin, rollouts["ids_origin"].values),
+        "text_mismatch": int(rollouts.attrs.get("text_mismatch", 0)),
         "labels": _named(Label, rollouts["label"].values),
+        **_undecided(rollouts.attrs),
         "set_aside": json.loads(rollouts.attrs["set_aside"]),
         "refused_lines": int(rollouts.attrs["refused"]),
         "sampled_by": rollouts.attrs["sampled_by"],
         "tokenizer": rollouts.attrs["tokenizer"],
     }
+
+
+def _undecided(attrs: Mapping[Any, Any]) -> dict[str, Any]:
+    """Why answers of own samples could not be judged."""
+    reasons = json.loads(attrs.get("undecided", "{}"))
+    return {"undecided": reasons} if reasons else {}
 
 
 def _probe(archive: Archive, name: str, state: dict[str, Any]) -> dict[str, Any]:

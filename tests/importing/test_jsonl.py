@@ -200,9 +200,9 @@ def test_a_file_of_which_nothing_can_be_read_is_refused_with_the_first_reason(wr
         read(path, format="jsonl")
 
 
-def test_an_empty_file_is_empty(write):
-    imported = read(write(), format="jsonl")
-    assert (imported.problems, imported.traces, imported.refused) == ([], [], [])
+def test_an_empty_file_is_refused(write):
+    with pytest.raises(InputError, match="has none"):
+        read(write(), format="jsonl")
 
 
 def test_names_that_are_not_ours_are_refused(write):
@@ -247,7 +247,10 @@ def test_step_bounds_cut_the_steps_out_of_the_joined_text(steps, separator):
 QUESTIONS = st.sampled_from(["a", "b", "c"])
 
 
-@given(rows=st.lists(st.tuples(QUESTIONS, st.integers(0, 9), st.sampled_from([None, "1", "2"]))))
+ROWS = st.tuples(QUESTIONS, st.integers(0, 9), st.sampled_from([None, "1", "2"]))
+
+
+@given(rows=st.lists(ROWS, min_size=1))
 def test_every_row_is_a_trace_or_counted(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
     records = [row(question, str(text), answer=answer) for question, text, answer in rows]

@@ -349,8 +349,12 @@ def test_an_unfinished_probe_is_not_finished_with_other_conditions(tiny, tmp_pat
         pytest.raises(KeyboardInterrupt),
     ):
         run(archive, tiny, asked(tiny, "opposed"), tokens_per_block=150)
-    with Archive(tmp_path / "s.zarr") as archive, pytest.raises(StoreError, match="conditions is"):
-        run(archive, tiny, asked(tiny, "opposed", frames=3), tokens_per_block=150)
+    other = {"mine": (told("x"),), **asked(tiny, "opposed", frames=3)}
+    with Archive(tmp_path / "s.zarr") as archive:
+        for attempt in (run, estimate):
+            with pytest.raises(StoreError, match=r"`opposed` needs .* came \(new: .*another name"):
+                attempt(archive, tiny, other)
+        assert archive.nodes() == ["/rollouts", "/probes/base"]
 
 
 @pytest.mark.parametrize(

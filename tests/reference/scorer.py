@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 def reference_scores(
     model: PreTrainedModel, context: list[int], response: list[int], temperature: float = 1.0
 ) -> dict[str, list[float]]:
-    """logp, entropy, p_max and p_square_sum of each response token, through the model's own head."""
+    """logp, entropy, p_max and p_square_sum of each response token, by the model's own head."""
     model.eval()
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([context + response]), use_cache=False).logits[0]

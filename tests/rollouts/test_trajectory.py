@@ -293,3 +293,13 @@ def test_every_token_of_a_step_that_fills_the_text_has_it(trained, parts):
         assemble(one(text, steps=steps), ByteEncoder())["step"].values, minlength=len(parts)
     )
     assert counts.tolist() == [len(part.encode()) for part in parts]
+
+
+def test_an_id_of_another_policy_is_named_with_its_rollout():
+    class Narrow(ByteEncoder):
+        def token_bytes(self, token_id):
+            raise PolicyError(f"needs an id in [0, 260); it is {token_id}")
+
+    foreign = Imported([Problem("p", "1 + 1?", "2")], [Trace("p", "r7", "", ids=(999,))])
+    with pytest.raises(PolicyError, match=r"rollout 'r7' of problem 'p'.*999"):
+        assemble(foreign, Narrow())

@@ -62,7 +62,7 @@ def collect(
         See Imported.
 
     Raises:
-        InputError: no such file, `limit` below 1, or not one row could be read.
+        InputError: no such file, `limit` below 1, or not one row is there that can be read.
     """
     if limit is not None and limit < 1:
         raise InputError(f"`limit` needs at least 1 problem; it is {limit}. None keeps all.")
@@ -83,10 +83,13 @@ def collect(
         except RowError as error:
             refused.append(f"{row.place}: {error}")
     imported = groups.imported(refused, limit)
-    if refused and not groups.problems and not imported.set_aside:
+    if not groups.problems and not imported.set_aside:
+        came = f"{path} has none"
+        if refused:
+            came = f"of {path} none could be read, the first because: {refused[0]}"
         raise InputError(
-            f"rows in the format `{format}` are needed; of {path} none could be read, the first "
-            f"because: {refused[0]}. Check the format and the names of the fields."
+            f"rows in the format `{format}` are needed; {came}. "
+            "Check the file, the format and the names of the fields."
         )
     return imported
 

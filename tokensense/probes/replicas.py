@@ -49,7 +49,8 @@ def measure(
     Args:
         archive: with the base and the probe finished, open for writing.
         policy: the one that scored them.
-        probe: its name; None for `opposed`, or the first that is finished.
+        probe: its name; None for `opposed`, or the first that is finished, among those whose first
+            condition some rollout may be compared under.
         rollouts: how many to sample; all where there are fewer.
         seed: of the sample.
         tokens_per_row: row plan of the replica; 1 scores one branch at a time.
@@ -93,7 +94,7 @@ def measure(
 
 
 def _any_probe(archive: Archive) -> str:
-    """`opposed` where it is finished, else the first finished probe that is not the base."""
+    """`opposed`, else the first finished probe beside the base; one that can be measured first."""
     nodes = archive.nodes()
     names = [n.removeprefix("/probes/") for n in nodes if n.startswith("/probes/")]
     others = [name for name in names if name != BASE]
@@ -102,7 +103,14 @@ def _any_probe(archive: Archive) -> str:
             f"a numerical floor needs a finished probe beside the base; finished are {names}. "
             "Score one first."
         )
-    return "opposed" if "opposed" in others else others[0]
+    others.sort(key=lambda name: name != "opposed")
+    usable = (name for name in others if _is_comparable(archive.read(f"/probes/{name}")))
+    return next(usable, others[0])
+
+
+def _is_comparable(node: xr.Dataset) -> bool:
+    """Whether any rollout may be compared under the first condition."""
+    return bool((node["comparability"].isel(condition=0).values == Comparability.OK).any())
 
 
 def _measured(

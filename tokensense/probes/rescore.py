@@ -44,6 +44,8 @@ from tokensense.probes.contexts import (
 from tokensense.schema import BASE, PROBE, STATISTICS, Comparability
 from tokensense.store.archive import Archive
 from tokensense.store.layout import flag_coordinate
+from tokensense.store.probing import has_plan, header_of, read_plan
+from tokensense.store.tree import WORK
 
 # Scored tokens a block: about a minute, which is what a kill can cost.
 TOKENS_PER_BLOCK = {"cpu": 2**14}
@@ -123,6 +125,7 @@ def run_probes(
     rollouts = archive.rollouts()
     problems = read_problems(rollouts, policy)
     todo = _works(problems, policy, conditions_by_probe, tokens=tokens_per_block, settings=settings)
+    _require_same_conditions(archive, todo)
     began, scored = time.monotonic(), 0
     total = sum(int(work.survey.scored.sum()) for work in todo)
     done = sum(_done_tokens(archive, work) for work in todo)
@@ -170,11 +173,13 @@ def estimate(
 
     Raises:
         ConditionError: see `run_probes`.
-        StoreError: the store has no rollouts, or not this policy's.
+        StoreError: the store has no rollouts, or not this policy's, or a probe of that name with
+            other conditions.
         SchemaError: `tokens_per_block` is not positive.
     """
     problems = read_problems(archive.rollouts(), policy)
     todo = _works(problems, policy, conditions_by_probe, tokens=tokens_per_block, settings={})
+    _require_same_conditions(archive, todo)
     probes: dict[str, dict[str, Any]] = {}
     for work in todo:
         fed, unique = _prompt_tokens(work, problems, policy)
@@ -250,6 +255,34 @@ def _works(
         blocks = block_table(problems.groups, seen.scored.tolist(), tokens=most)
         found.append(Work(name, tuple(conditions), seen, blocks, header))
     return found
+
+
+def _require_same_conditions(archive: Archive, todo: Sequence[Work]) -> None:
+    """Refuse other conditions for a probe that was started, before an hour goes into the others."""
+    for work in todo:
+        if archive.is_finished(work.name):
+            stored = header_of(archive.path, work.name)["conditions"]
+        elif has_plan(archive.path / WORK, work.name):
+            stored = read_plan(archive.path / WORK, work.name).header["conditions"]
+        else:
+            continue
+        asked = work.header["conditions"]
+        if stored != asked:
+            new, gone = (
+                [c["name"] for c in a if c not in b] for a, b in ((asked, stored), (stored, asked))
+            )
+            raise StoreError(
+                f"probe `{work.name}` needs the {len(stored)} conditions that it was started with; "
+                f"{len(asked)} came (new: {_some(new)}; missing: {_some(gone)}). Ask with the same "
+                "frames and families, give more conditions in a file of your own as a probe of "
+                "another name, or use another store; nothing was scored."
+            )
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return (", ".join(names[:3]) or "none") + more
 
 
 def _missing(archive: Archive, work: Work) -> list[int]:

@@ -21,7 +21,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from tokensense.errors import ConditionError
-from tokensense.probes.conditions import NONE, Condition, require_conditions
+from tokensense.probes.conditions import CATALOGUE, NONE, Condition, require_conditions
 
 # Names become CF flag meanings, which are joined with blanks and have this alphabet.
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.+@-]+$")]
@@ -66,6 +66,19 @@ def from_dicts(records: Iterable[object], *, source: str = "templates") -> tuple
     found = tuple(_condition(record, f"{source}, record {i}") for i, record in enumerate(records))
     require_conditions(source, found)
     return found
+
+
+def require_own_name(name: str) -> None:
+    """Check the name of a probe of the user's own.
+
+    Raises:
+        ConditionError: a shipped probe has it.
+    """
+    if name in CATALOGUE:
+        raise ConditionError(
+            f"a probe of your own needs a name other than {sorted(CATALOGUE)}; it is {name!r}. "
+            "Choose another."
+        )
 
 
 def from_file(path: str | Path) -> tuple[Condition, ...]:

@@ -166,7 +166,7 @@ def assemble(imported: Imported, encoder: Encoder) -> xr.Dataset:
     Raises:
         InputError: a name is given twice or is unknown, a text is not valid Unicode, an id does not
             fit, or steps do not lie in the text; the message names the problem or the rollout.
-        PolicyError: the encoder gives ids and offsets of different number.
+        PolicyError: the encoder gives ids and offsets of different number, or does not know an id.
     """
     index = _problem_index(imported.problems)
     traces = _grouped(imported.traces, index)
@@ -269,7 +269,7 @@ def _tokenized(trace: Trace, encoder: Encoder, bytes_of: dict[int, bytes]) -> _R
     _require_ids(ids, what)
     for token in ids:
         if token not in bytes_of:
-            bytes_of[token] = encoder.token_bytes(token)
+            bytes_of[token] = _bytes_of(token, encoder, what)
     pieces = [bytes_of[token] for token in ids]
     decoded, given = b"".join(pieces), trace.text.encode("utf-8")
     # Decoders strip end tokens, so the text of exact ids may end earlier than they do.
@@ -283,6 +283,17 @@ def _tokenized(trace: Trace, encoder: Encoder, bytes_of: dict[int, bytes]) -> _R
     else:
         characters = _encoded_characters(trace.text, ids, encoder, what)
     return _Response(ids, pieces, steps_of(characters, bounds), faithful)
+
+
+def _bytes_of(token: int, encoder: Encoder, what: str) -> bytes:
+    """Bytes of one id; an id of another policy is named with its rollout."""
+    try:
+        return encoder.token_bytes(token)
+    except PolicyError as cause:
+        raise PolicyError(
+            f"{what} needs ids of `{encoder.name}`; it has another: {cause} Import with the policy "
+            "that sampled, or leave the ids out."
+        ) from cause
 
 
 def _encoded_characters(text: str, ids: list[int], encoder: Encoder, what: str) -> Characters:
