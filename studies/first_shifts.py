@@ -97,13 +97,17 @@ if __name__ == "__main__":
     parser.add_argument(
         "--model", default=None, help="hub id, folder or .gguf; the wheel's SmolLM2 by default"
     )
-    parser.add_argument("--out", type=Path, default=Path("runs/first_shifts"))
+    parser.add_argument(
+        "--out", type=Path, help="runs/first_shifts, or runs/first_shifts_tiny with --tiny"
+    )
     parser.add_argument("--limit", type=int, default=None, help="problems to take")
     parser.add_argument("--families", type=int, default=Config.families)
     parser.add_argument("--frames", type=int, default=Config.frames)
     parser.add_argument("--tiny", action="store_true", help="8 problems, one frame: a minute")
     parser.add_argument("--dry-run", action="store_true")
     given = parser.parse_args()
+    # A store holds one set of rollouts: the tiny run and the whole one need a store each.
+    out = given.out or Path("runs/first_shifts_tiny" if given.tiny else "runs/first_shifts")
     chosen = (
         TINY
         if given.tiny
@@ -116,7 +120,7 @@ if __name__ == "__main__":
             chosen,
             traces=given.traces,
             model=given.model or str(smollm2()),
-            out=given.out,
+            out=out,
             dry_run=given.dry_run,
         )
     except TokensenseError as error:

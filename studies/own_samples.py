@@ -54,15 +54,19 @@ if __name__ == "__main__":
     shared = Path("../shared/data/gsm8k_model_solutions.jsonl")
     parser.add_argument("--problems", type=Path, default=shared)
     parser.add_argument("--model", default=None, help="the wheel's SmolLM2 by default")
-    parser.add_argument("--out", type=Path, default=Path("runs/own_samples"))
+    parser.add_argument(
+        "--out", type=Path, help="runs/own_samples, or runs/own_samples_tiny with --tiny"
+    )
     parser.add_argument("--tiny", action="store_true", help="8 short responses, one frame")
     given = parser.parse_args()
+    # A store holds one set of rollouts: the tiny run and the whole one need a store each.
+    out = given.out or Path("runs/own_samples_tiny" if given.tiny else "runs/own_samples")
     try:
         main(
             TINY if given.tiny else Config(),
             problems=given.problems,
             model=given.model or str(smollm2()),
-            out=given.out,
+            out=out,
         )
     except TokensenseError as error:
         sys.exit(f"own_samples: {error}")
