@@ -91,6 +91,31 @@ def test_incomparable_rollouts_are_counted():
     assert "up to 2 of 40, in 1 of 8 pairs" in attrs["statements"]
 
 
+def test_a_rollout_left_out_on_one_side_is_left_out_on_both():
+    tokens = made_up_tokens(problems=30, group=2, seed=1)
+    loud = tokens["rollout"].values < 20
+    shift = tokens["logp"] - tokens["logp"].sel(condition="base")
+    tokens["logp"] = tokens["logp"].sel(condition="base") + shift * np.where(loud, 5.0, 1.0)
+    verdict = (tokens["family"].values == "verdict")[:, None]
+    tokens["comparable"] = tokens["comparable"] & ~(verdict & (np.arange(60) < 20))
+    found = describe(tokens, resamples=200)["triple"].sel(statistic="mean_absolute_shift")
+    # The loud rollouts have five times the shift: on one side alone they would make the difference.
+    kept = tokens.isel(token=np.flatnonzero(~loud))
+    alone = describe(kept, resamples=200)["triple"].sel(statistic="mean_absolute_shift")
+    np.testing.assert_allclose(found["estimate"], alone["estimate"])
+    assert abs(found["estimate"].sel(term="difference").item()) < 0.01
+
+
+def test_no_rollout_under_all_pairs_is_an_error_with_advice():
+    tokens = made_up_tokens(problems=10, group=2)
+    verdict = (tokens["family"].values == "verdict")[:, None]
+    first = np.arange(20) < 10
+    tokens["comparable"] = tokens["comparable"] & np.where(verdict, first, ~first)
+    tokens["comparable"].loc[{"condition": "base"}] = True
+    with pytest.raises(StatisticsError, match="compared under all its pairs"):
+        describe(tokens, resamples=200)
+
+
 def test_the_same_seed_gives_the_same_numbers(tokens, result):
     again = describe(tokens, seed=1, resamples=300)
     other = describe(tokens, seed=2, resamples=300)

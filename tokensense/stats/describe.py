@@ -23,7 +23,7 @@ from tokensense.stats.endpoints import informative
 from tokensense.stats.floors import WordingFloor, unresolved, wording_floor
 from tokensense.stats.kinds import shift_by_kind
 from tokensense.stats.neutral import single_conditions
-from tokensense.stats.pairs import Terms, pairs_of, terms_of
+from tokensense.stats.pairs import Terms, pairs_of, terms_of, with_shared_rollouts
 from tokensense.stats.resampling import Method, Resampling, cluster_sums, intervals, resample
 from tokensense.stats.results import dataset
 from tokensense.stats.sample import Pair, Sample, read_sample
@@ -92,12 +92,13 @@ def describe(
         SchemaError: `tokens` lacks a part, or conditions cannot be paired.
         StatisticsError: there is no verdict pair, or a comparable token was not scored.
     """
-    sample = read_sample(tokens)
-    pairs = pairs_of(sample)
-    terms = terms_of(sample, pairs)
+    read = read_sample(tokens)
+    pairs = pairs_of(read)
+    terms = terms_of(read, pairs)
+    sample = with_shared_rollouts(read, pairs, terms)
     plan = Resampling(sample.clusters, resamples, seed)
     floor = _wording_floor(sample, pairs, terms)
-    attrs = _attrs(sample, pairs, terms=terms, floor=floor, plan=plan)
+    attrs = _attrs(read, pairs, terms=terms, floor=floor, plan=plan)
     sums = pair_sums(sample, pairs, floor=floor.at(sample.distance))
     groups = family_groups(sample, pairs)
     found: dict[str, xr.Dataset] = {}
@@ -300,7 +301,8 @@ def _attrs(
     if out:
         statements.append(
             f"rollouts left out as not comparable: up to {max(out.values())} of "
-            f"{len(sample.length)}, in {len(out)} of {len(pairs)} pairs"
+            f"{len(sample.length)}, in {len(out)} of {len(pairs)} pairs; out of one pair of the "
+            "triple is out of all"
         )
     return {
         **sample.attrs,

@@ -15,6 +15,7 @@ out of that pair, with all its tokens, and counted.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -90,6 +91,34 @@ def terms_of(sample: Sample, pairs: list[Pair]) -> Terms:
     families = sorted({pairs[i].family for i in placebo})
     grouped = {name: tuple(i for i in placebo if pairs[i].family == name) for name in families}
     return Terms(tuple(verdict), grouped, tuple(statements))
+
+
+def with_shared_rollouts(sample: Sample, pairs: list[Pair], terms: Terms) -> Sample:
+    """Leave a rollout that one pair of the triple cannot use out of all of its pairs.
+
+    Verdict and placebo then speak of the same tokens: a rollout missing on one side alone would
+    make a difference by itself.
+
+    Args:
+        sample: of `read_sample`.
+        pairs: of `pairs_of`.
+        terms: of `terms_of`.
+
+    Raises:
+        StatisticsError: no rollout can be used under all of them.
+    """
+    chosen = [*terms.verdict, *(i for members in terms.placebo.values() for i in members)]
+    conditions = sorted({c for i in chosen for c in (pairs[i].positive, pairs[i].negative)})
+    comparable = sample.comparable.copy()
+    together = sample.comparable[conditions].all(axis=0)
+    if not together.any():
+        raise StatisticsError(
+            "The triple needs a rollout that may be compared under all its pairs; of "
+            f"{together.size} rollouts there is none for {[pairs[i].name for i in chosen]}. "
+            "Leave out the probe or the family that excludes them."
+        )
+    comparable[conditions] = together
+    return replace(sample, comparable=comparable)
 
 
 def _same_frames(
