@@ -10,6 +10,7 @@ from tests.builders import imported
 from tests.probes.tiny import tiny_policy
 from tests.reference.scorer import reference_scores
 from tokensense.errors import StatisticsError, StoreError
+from tokensense.models.scorer import TOKENS_PER_ROW
 from tokensense.probes import replicas
 from tokensense.probes.conditions import CATALOGUE
 from tokensense.probes.contexts import read_problems
@@ -71,7 +72,7 @@ def test_another_row_plan_differs_in_last_bits_only(archive, tiny):
             node.attrs["condition"] == found["condition"] == "verdict_verified_rejected_label_pos"
         )
         assert node.attrs["replica_tokens_per_row"] == 1
-        assert node.attrs["stored_tokens_per_row"] == 4096
+        assert node.attrs["stored_tokens_per_row"] == TOKENS_PER_ROW
 
 
 def test_the_closed_form_policy_has_no_floor(tmp_path):

@@ -14,7 +14,7 @@ from tests.probes.tiny import tiny_policy
 from tests.reference.scorer import reference_scores
 from tests.store.compare import equal_stores
 from tokensense.errors import ConditionError, StoreError
-from tokensense.models.scorer import score
+from tokensense.models.scorer import TOKENS_PER_ROW, score
 from tokensense.probes import rescore
 from tokensense.probes.conditions import CATALOGUE, Condition
 from tokensense.probes.contexts import prompts, read_problems
@@ -318,7 +318,7 @@ def test_the_bar_tells_rate_and_goes_on_from_what_is_done(tiny, tmp_path, capsys
     ("change", "message"),
     [
         ({"temperature": 0.5}, "temperature is 1.0 in the store, 0.5 now"),
-        ({"tokens_per_row": 64}, "tokens_per_row is 4096 in the store, 64 now"),
+        ({"tokens_per_row": 64}, f"tokens_per_row is {TOKENS_PER_ROW} in the store, 64 now"),
         ({"path": "padded"}, "path is 'trie' in the store, 'padded' now"),
     ],
 )
