@@ -1,3 +1,5 @@
+from itertools import chain
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -26,11 +28,11 @@ def questions(branches: list[Branch]) -> list[tuple[list[int], int]]:
     ]
 
 
-def answered(plan: list[Row]) -> dict[int, tuple[list[int], int]]:
-    """What the plan lets a model see for each slot, walking through carried tokens and segments."""
+def answered(stream: list[Row]) -> dict[int, tuple[list[int], int]]:
+    """What a stream lets a model see for each slot, by its carried tokens and its segments."""
     found = {}
     carried: list[int] = []
-    for row in plan:
+    for row in stream:
         axis = [*carried, *row.ids[0].tolist()]
         for place, target, slot in zip(row.rows, row.targets, row.slots, strict=True):
             here = place + len(carried)
@@ -53,22 +55,41 @@ def trie_size(branches: list[Branch]) -> int:
 
 @given(branches=branch_lists, size=st.integers(1, 40))
 def test_every_response_token_is_predicted_from_its_own_path(branches, size):
-    plan = plan_rows(branches, tokens_per_row=size)
-    assert answered(plan) == dict(enumerate(questions(branches)))
+    found = {}
+    for stream in plan_rows(branches, tokens_per_row=size):
+        part = answered(stream)
+        assert not found.keys() & part.keys()
+        found |= part
+    assert found == dict(enumerate(questions(branches)))
 
 
 @given(branches=branch_lists, size=st.integers(1, 40))
 def test_rows_are_full_and_nothing_is_fed_twice(branches, size):
-    plan = plan_rows(branches, tokens_per_row=size)
-    fed = [row.ids.size for row in plan]
-    assert sum(fed) == trie_size(branches)
-    assert all(n == size for n in fed[:-1])
-    assert all(0 < n <= size for n in fed[-1:])
-    for row in plan:
-        # Segments cover what is fed, in order, without gaps.
-        joints = [s.start for s in row.segments] + [row.segments[-1].end]
-        assert joints == [row.segments[0].start, *(s.end for s in row.segments)]
-        assert joints[-1] - joints[0] == row.ids.size
+    owner = [branch for branch in branches for _ in branch.response]
+    for stream in plan_rows(branches, tokens_per_row=size):
+        fed = [row.ids.size for row in stream]
+        slots = np.concatenate([row.slots for row in stream])
+        responses = {id(owner[slot]): owner[slot] for slot in slots}
+        assert sum(fed) == trie_size(list(responses.values()))
+        assert all(n == size for n in fed[:-1])
+        assert 0 < fed[-1] <= size
+        for row in stream:
+            # Segments cover what is fed, in order, without gaps.
+            joints = [s.start for s in row.segments] + [row.segments[-1].end]
+            assert joints == [row.segments[0].start, *(s.end for s in row.segments)]
+            assert joints[-1] - joints[0] == row.ids.size
+
+
+def test_streams_are_equally_long_and_even_in_number():
+    # 40 problems of 20 + 9 fed tokens: 1160 in rows of 64, four to a stream: 4.5, so 6.
+    branches = [Branch((i,) * 20, (1,) * 10) for i in range(40)]
+    streams = plan_rows(branches, tokens_per_row=64)
+    fed = [sum(row.ids.size for row in stream) for stream in streams]
+    assert len(fed) == 6
+    assert sum(fed) == 1160
+    assert max(fed) - min(fed) <= 29
+    assert len(plan_rows(branches, tokens_per_row=580)) == 1
+    assert plan_rows([], tokens_per_row=64) == []
 
 
 @given(branches=branch_lists, size=st.integers(1, 40), seed=st.integers(0, 9))
@@ -77,7 +98,7 @@ def test_plans_do_not_depend_on_the_order_of_branches(branches, size, seed):
     shuffled = [branches[i] for i in order]
     for planner in (plan_rows, plan_padded):
         one, two = (planner(b, tokens_per_row=size) for b in (branches, shuffled))
-        for a, b in zip(one, two, strict=True):
+        for a, b in zip(chain(*one), chain(*two), strict=True):
             assert a.ids.tolist() == b.ids.tolist()
             assert a.rows.tolist() == b.rows.tolist()
             assert a[-2:] == b[-2:]
@@ -86,7 +107,7 @@ def test_plans_do_not_depend_on_the_order_of_branches(branches, size, seed):
 @given(branches=branch_lists, size=st.integers(1, 60))
 def test_padded_rows_hold_every_branch_whole(branches, size):
     found = {}
-    for row in plan_padded(branches, tokens_per_row=size):
+    for (row,) in plan_padded(branches, tokens_per_row=size):
         lines, width = row.ids.shape
         assert row.ids.size <= size or lines == 1
         assert row.positions.tolist() == [list(range(width))] * lines
@@ -104,7 +125,7 @@ def test_a_prompt_is_fed_once_and_carried_on():
         for response in ((30, 31, 32), (40,))
     ]
     # Fed: 10 of prompt; 20, 30, 31; 21, 22, 30, 31: the last response token never.
-    first, second = plan_rows(branches, tokens_per_row=12)
+    ((first, second),) = plan_rows(branches, tokens_per_row=12)
     assert first.ids.tolist() == [[*range(10), 20, 30]]
     assert second.ids.tolist() == [[31, 21, 22, 30, 31]]
     assert second.positions.tolist() == [[12, 10, 11, 12, 13]]
@@ -118,7 +139,7 @@ def test_a_prompt_is_fed_once_and_carried_on():
 
 def test_contexts_nested_a_thousand_deep_are_planned():
     branches = [Branch((1,) * n, (2,)) for n in range(1, 1100)]
-    (row,) = plan_rows(branches, tokens_per_row=10_000)
+    ((row,),) = plan_rows(branches, tokens_per_row=10_000)
     assert row.ids.size == 1099
 
 

@@ -105,17 +105,19 @@ def test_the_same_plan_gives_the_same_bytes_and_another_nearly(path):
     assert max(abs(a.logp - b.logp).max() for a, b in zip(first, other, strict=True)) < 1e-4
 
 
-def test_threads_do_not_change_a_byte():
+@pytest.mark.parametrize("path", PATHS)
+def test_threads_do_not_change_a_byte(path):
     policy, branches = tiny_policy("llama"), some_branches()
     before = torch.get_num_threads()
     try:
         found = []
-        for threads in (1, 2):
+        for threads in (1, 2, 5):
             torch.set_num_threads(threads)
-            found.append([x.tobytes() for scores in score(policy, branches) for x in scores])
+            scores = score(policy, branches, tokens_per_row=32, path=path)
+            found.append([x.tobytes() for part in scores for x in part])
     finally:
         torch.set_num_threads(before)
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
 
 
 def test_no_statistic_is_nan_and_each_has_its_range():

@@ -20,11 +20,12 @@ from transformers import PreTrainedModel
 
 from tokensense.checks import require_member, require_range
 from tokensense.errors import PolicyError
-from tokensense.models.attention import trie_attention_of
+from tokensense.models.attention import BLOCK, trie_attention_of
 from tokensense.models.head import ROWS, TILE, head_of, log_statistics
-from tokensense.models.plan import Branch, plan_padded, plan_rows
+from tokensense.models.plan import STREAM, Branch, Row, plan_padded, plan_rows
 from tokensense.models.policy import Policy
 from tokensense.models.selfcheck import hidden_rows, require_known_head, trie_objection
+from tokensense.models.workers import side_by_side
 
 # Measured on SmolLM2-135M: 512 to 2048 equally fast, and memory grows with it.
 TOKENS_PER_ROW = 1024
@@ -76,15 +77,17 @@ def score(
     attention = trie_attention_of(policy.model) if chosen == "trie" else nullcontext()
     length = [len(branch.response) for branch in branches]
     flat = np.empty((len(Scores._fields), sum(length)), dtype=np.float32)
-    head = head_of(policy.model)
-    with _evaluation(policy.model), torch.inference_mode(), attention:
-        rows = hidden_rows(policy.model, plan(branches, tokens_per_row=tokens_per_row))
-        for row, hidden in rows:
-            targets = torch.from_numpy(row.targets).to(policy.device)
-            found = log_statistics(hidden, targets, head, temperature=temperature)
-            flat[:, row.slots] = torch.stack(found).cpu().numpy()
+    streams = plan(branches, tokens_per_row=tokens_per_row)
+    with _evaluation(policy.model), attention:
+        answers = side_by_side(
+            streams,
+            lambda stream: _answers(policy, stream, temperature),
+            workers=_workers(policy, len(streams)),
+        )
+        for slots, statistics in answers:
+            flat[:, slots] = statistics
             if progress is not None:
-                progress(len(row.slots))
+                progress(len(slots))
     ends = np.cumsum(length)
     return [Scores(*flat[:, e - n : e]) for e, n in zip(ends, length, strict=True)]
 
@@ -98,11 +101,14 @@ def scoring_settings(
 ) -> dict[str, str | int | float]:
     """All that decides the bytes of a score besides policy and branches; for provenance.
 
-    Arguments as in `score`. Threads are left out: one and two give the same bytes.
+    Arguments as in `score`. Threads are left out: they take whole streams, so that their number
+    decides nothing.
     """
     return {
         "path": resolved_path(policy, path),
         "tokens_per_row": tokens_per_row,
+        "rows_per_stream": STREAM,
+        "attention_block": BLOCK,
         "temperature": temperature,
         "head_rows": ROWS,
         "head_tile": TILE,
@@ -133,6 +139,22 @@ def resolved_path(policy: Policy, path: str) -> str:
     if path == "auto":
         return "padded" if objection else "trie"
     return path
+
+
+def _answers(
+    policy: Policy, stream: Sequence[Row], temperature: float
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Slots and statistics of each row of a stream."""
+    head = head_of(policy.model)
+    for row, hidden in hidden_rows(policy.model, stream):
+        targets = torch.from_numpy(row.targets).to(policy.device)
+        found = log_statistics(hidden, targets, head, temperature=temperature)
+        yield row.slots, torch.stack(found).cpu().numpy()
+
+
+def _workers(policy: Policy, streams: int) -> int:
+    """Streams scored side by side: as many as torch has threads; a GPU does one after the other."""
+    return min(streams, torch.get_num_threads()) if policy.device.type == "cpu" else 1
 
 
 @contextmanager
