@@ -85,6 +85,16 @@ def test_architectures_that_cannot_be_packed_fall_back_and_agree(name):
         score(policy, branches, path="trie")
 
 
+def test_a_branch_does_not_depend_on_longer_ones_beside_it():
+    # Its positions are told otherwise as soon as anything fed is longer than 30 tokens.
+    policy, branches = tiny_policy("phi3"), some_branches()
+    assert scoring_settings(policy, path="padded")["path"] == "alone"
+    found = score(policy, branches)
+    assert largest_error(found, branches, policy.model)[0] < 1e-4
+    with pytest.raises(PolicyError, match="positions follow the longest sequence fed"):
+        score(policy, branches, path="trie")
+
+
 def test_temperature_divides_the_logits():
     policy, (branch, *_) = tiny_policy("llama"), some_branches()
     (found,) = score(policy, [branch], temperature=0.5)

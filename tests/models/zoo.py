@@ -47,12 +47,22 @@ FALL_BACK = {
         **SIZES, head_dim=8, attention_chunk_size=16, num_local_experts=2, intermediate_size_mlp=48
     ),
 }
+ALONE = {
+    "phi3": lambda: t.Phi3Config(
+        **SIZES, original_max_position_embeddings=30,
+        rope_parameters={
+            "rope_type": "longrope", "rope_theta": 10000.0, "factor": 8.0,
+            "original_max_position_embeddings": 30, "partial_rotary_factor": 1.0,
+            "short_factor": [1.0] * 4, "long_factor": [4.0] * 4,
+        },
+    ),
+}  # fmt: skip
 
 
 def tiny_policy(name: str) -> Policy:
     """One of the zoo, always the same weights."""
     torch.manual_seed(0)
-    model = t.AutoModelForCausalLM.from_config((PACKED | FALL_BACK)[name]())
+    model = t.AutoModelForCausalLM.from_config((PACKED | FALL_BACK | ALONE)[name]())
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:

@@ -24,7 +24,12 @@ from tokensense.models.attention import BLOCK, trie_attention_of
 from tokensense.models.head import ROWS, TILE, head_of, log_statistics
 from tokensense.models.plan import STREAM, Branch, Row, plan_padded, plan_rows
 from tokensense.models.policy import Policy
-from tokensense.models.selfcheck import hidden_rows, require_known_head, trie_objection
+from tokensense.models.selfcheck import (
+    hidden_rows,
+    positions_follow_length,
+    require_known_head,
+    trie_objection,
+)
 from tokensense.models.workers import side_by_side
 
 # Measured on SmolLM2-135M: 512 to 2048 equally fast, and memory grows with it.
@@ -73,16 +78,18 @@ def score(
     require_range("tokens_per_row", float(tokens_per_row), 1.0, 2.0**40)
     _require_scorable(policy, branches)
     chosen = resolved_path(policy, path)
-    plan = plan_rows if chosen == "trie" else plan_padded
     attention = trie_attention_of(policy.model) if chosen == "trie" else nullcontext()
     length = [len(branch.response) for branch in branches]
     flat = np.empty((len(Scores._fields), sum(length)), dtype=np.float32)
-    streams = plan(branches, tokens_per_row=tokens_per_row)
+    if chosen == "trie":
+        streams = plan_rows(branches, tokens_per_row=tokens_per_row)
+    else:
+        streams = plan_padded(branches, tokens_per_row=tokens_per_row if chosen == "padded" else 1)
     with _evaluation(policy.model), attention:
         answers = side_by_side(
             streams,
             lambda stream: _answers(policy, stream, temperature),
-            workers=_workers(policy, len(streams)),
+            workers=1 if chosen == "alone" else _workers(policy, len(streams)),
         )
         for slots, statistics in answers:
             flat[:, slots] = statistics
@@ -119,7 +126,9 @@ def scoring_settings(
 
 
 def resolved_path(policy: Policy, path: str) -> str:
-    """`trie` or `padded`: what `path` comes to with this policy, by a self-check made once.
+    """What `path` comes to with this policy, by a self-check made once: `trie`, `padded`, `alone`.
+
+    `alone` is one branch at a time, for models whose positions follow the longest sequence fed.
 
     Raises:
         PolicyError: `trie` was asked for and the policy cannot take it; or its head is unknown.
@@ -130,15 +139,15 @@ def resolved_path(policy: Policy, path: str) -> str:
         with _evaluation(policy.model), torch.inference_mode():
             require_known_head(policy)
             policy.objections["trie"] = trie_objection(policy)
-    objection = policy.objections["trie"]
+    objection, other = policy.objections["trie"], "padded"
+    if positions_follow_length(policy):
+        objection, other = "positions follow the longest sequence fed", "alone"
     if path == "trie" and objection:
         raise PolicyError(
             f"Path 'trie' needs a model whose attention can be given segments; with {policy.name} "
             f"{objection}. Score with path='padded'."
         )
-    if path == "auto":
-        return "padded" if objection else "trie"
-    return path
+    return other if objection or path == "padded" else "trie"
 
 
 def _answers(

@@ -1,7 +1,7 @@
 """Does a model do what the scorer takes for granted? Asked once a policy, before its first score.
 
 Reads  a Policy; runs four forward passes of some twenty tokens.
-Gives  hidden_rows, trie_objection, require_known_head.
+Gives  hidden_rows, trie_objection, positions_follow_length, require_known_head.
 Source transformers 5.24 takes an attention name without a word and then does not use it (Mamba,
        Falcon, Bloom), or not in every layer (Qwen3-Next): so calls are counted *and* numbers
        compared.
@@ -85,6 +85,16 @@ def trie_objection(policy: Policy) -> str:
     if not error <= TOLERANCE[policy.dtype]:
         return f"a trie of two branches is off by {error:.1e}, relative"
     return ""
+
+
+def positions_follow_length(policy: Policy) -> bool:
+    """Whether the longest sequence fed decides how all are told their positions (type `longrope`).
+
+    Such branches are scored one at a time: beside others they would depend on these.
+    """
+    rope = getattr(policy.model.config.get_text_config(), "rope_parameters", None) or {}
+    nested = [part for part in rope.values() if isinstance(part, dict)]
+    return any(part.get("rope_type") == "longrope" for part in (rope, *nested))
 
 
 def require_known_head(policy: Policy) -> None:
