@@ -84,6 +84,7 @@ def describe(
     ts.analyze(study, resamples=config.resamples, seed=config.seed)
     for row in study.table():
         print(*row, sep="  |  ")
+    print(*(f"note: {note}" for note in study.notes()), sep="\n")
     study.figures(out / "figures")
     print(f"{time.monotonic() - started:.0f} s; figures, tables, manifest: {out / 'figures'}")
 

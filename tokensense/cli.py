@@ -7,17 +7,14 @@ standard output and nothing else; progress goes to standard error.
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from tokensense.errors import TokensenseError
-
-if TYPE_CHECKING:
-    from xarray import Dataset
 
 app = typer.Typer(
     help="Which tokens of a reasoning trace drive credit, and how we know.",
@@ -200,9 +197,9 @@ def analyze(
     import tokensense as ts
 
     study = ts.Study(store)
-    found = ts.analyze(study, resamples=resamples, seed=seed)
+    ts.analyze(study, resamples=resamples, seed=seed)
     rows = [row._asdict() for row in study.table()]
-    notes = _notes(found, study.results())
+    notes = study.notes()
     if as_json:
         typer.echo(json.dumps({"rows": rows, "notes": notes}, indent=1))
         return
@@ -235,28 +232,6 @@ def info(store: Store, as_json: Json = False) -> None:
 
     found = ts.Study(store, mode="r").info()
     _show(found, _lines(found), as_json=as_json)
-
-
-def _notes(found: "Mapping[str, Dataset]", stored: "Mapping[str, Dataset]") -> list[str]:
-    """What has to stand beside the numbers: what was left out, by whom sampled, the machine."""
-    attrs = found["triple"].attrs
-    notes: list[str] = json.loads(attrs["statements"])
-    if attrs["off_policy"]:
-        notes.append(
-            "off-policy: the scoring policy is not known to have drawn these tokens; no number is "
-            "an expectation under it"
-        )
-    if "informative" in found:
-        word, statement = (found["informative"].attrs[key] for key in ("word", "statement"))
-        known = "" if word == "not_estimable" else f"{word}, "
-        notes.append(f"AUROC of the summed contrast: {known}{statement}")
-    if "numerical_floor" in stored:
-        floor = stored["numerical_floor"].sel(quantity="shift")
-        notes.append(
-            f"numerical floor: q99 of |difference| of shifts between two row plans "
-            f"{float(floor['q99']):.2g} nats, over {int(floor['n'])} tokens; checks the machine"
-        )
-    return notes
 
 
 def _print_rows(rows: list[dict[str, str]]) -> None:

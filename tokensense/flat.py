@@ -7,7 +7,6 @@ Sign   shift = logp[condition] - logp[base], nats; positive: the token becomes l
 
 import json
 from collections.abc import Mapping
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import xarray as xr
 
 from tokensense.errors import SchemaError, StoreError
 from tokensense.rollouts.table import text_of, texts
-from tokensense.schema import BASE, STATISTICS, Comparability, Finish, IdsOrigin, Kind, Label
+from tokensense.schema import BASE, STATISTICS, Comparability
 
 CONDITION_LABELS = ("family", "level", "frame", "wording", "tone", "placement")
 DIGESTS = ("policy_digest", "tokenizer_digest", "template_digest")
@@ -88,12 +87,6 @@ def is_off_policy(rollouts: xr.Dataset, header: Mapping[str, Any]) -> bool:
     return bool(sampling.get("temperature", scored_at) != scored_at)
 
 
-def words(flags: type[IntEnum], values: np.ndarray) -> np.ndarray:
-    """Names of flags in lower case, one a value."""
-    table = np.array([flag.name.lower() for flag in flags])
-    return np.asarray(table[values])
-
-
 def named(flags: xr.DataArray) -> np.ndarray:
     """Words of a variable with CF `flag_values` and `flag_meanings`.
 
@@ -133,11 +126,11 @@ def _condition_coords(probes: Mapping[str, xr.Dataset], names: list[str]) -> dic
 
 
 def _rollout_variables(rollouts: xr.Dataset) -> dict[str, Any]:
-    flags = {"finish": Finish, "ids_origin": IdsOrigin, "label": Label}
+    flags = ("finish", "ids_origin", "label")
     return {
         "length": ("rollout", rollouts["length"].values),
         "wrong_step": ("rollout", rollouts["wrong_step"].values),
-        **{name: ("rollout", words(flag, rollouts[name].values)) for name, flag in flags.items()},
+        **{name: ("rollout", named(rollouts[name])) for name in flags},
     }
 
 
@@ -160,7 +153,7 @@ def _token_coords(rollouts: xr.Dataset) -> dict[str, Any]:
     place = np.searchsorted(rollouts["vocab_id"].values, ids)
     return {
         **{name: ("token", np.repeat(values, length)) for name, values in per_rollout.items()},
-        "kind": ("token", words(Kind, rollouts["kind"].values)),
+        "kind": ("token", named(rollouts["kind"])),
         "step": ("token", rollouts["step"].values),
         "token_id": ("token", ids),
         "text": ("token", vocabulary[place] if ids.size else np.empty(0, dtype=str)),

@@ -8,7 +8,6 @@ Sign   shift = logp[condition] - logp[base], nats; positive: the token becomes l
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from glob import glob
 from pathlib import Path
@@ -20,11 +19,13 @@ from tokensense import importing
 from tokensense.checks import require_member
 from tokensense.errors import StatisticsError, StoreError
 from tokensense.flat import flat_tokens
-from tokensense.rollouts.trajectory import Imported, Trace, assemble
+from tokensense.rollouts.grading import graded
+from tokensense.rollouts.trajectory import Imported, assemble
+from tokensense.schema import BASE
 from tokensense.store.archive import Archive
+from tokensense.store.inventory import names_in
 from tokensense.summary import summarize
 from tokensense.tasks import CATALOGUE as TASKS
-from tokensense.tasks.answers import AnswerChecker
 from tokensense.tasks.problem import Problem
 
 if TYPE_CHECKING:
@@ -146,8 +147,8 @@ class Study:
         if self._has_sampled(sampling):
             return {**self.info(), "refused": refused}
         traces = list(generate(policy, chosen, progress=progress, **settings))
-        graded, undecided = _graded(traces, {problem.name: problem.answer for problem in chosen})
-        imported = Imported(chosen, graded, set_aside={}, refused=refused)
+        rewarded, undecided = graded(traces, {problem.name: problem.answer for problem in chosen})
+        imported = Imported(chosen, rewarded, set_aside={}, refused=refused)
         attrs = {
             "sampled_by_digest": policy.digest,
             "sampling": json.dumps(sampling, sort_keys=True),
@@ -249,8 +250,7 @@ class Study:
             StoreError: no probe is finished, or one of those named is not.
         """
         archive = Archive(self.path, mode="r")
-        finished = _finished_probes(archive)
-        wanted = finished if probes is None else ["base", *probes]
+        wanted = names_in(archive, "probes") if probes is None else [BASE, *probes]
         return flat_tokens(
             archive.rollouts(), {name: archive.read(f"/probes/{name}") for name in wanted}
         )
@@ -262,8 +262,13 @@ class Study:
             StoreError: there is no store.
         """
         archive = Archive(self.path, mode="r")
-        nodes = [node for node in archive.nodes() if node.startswith("/stats/")]
-        return {node.removeprefix("/stats/"): archive.read(node) for node in nodes}
+        return {name: archive.read(f"/stats/{name}") for name in names_in(archive, "stats")}
+
+    def _analyzed(self) -> dict[str, xr.Dataset]:
+        results = self.results()
+        if "triple" not in results:
+            raise StoreError(f"this needs an analysis; {self.path} has none. Run analyze first.")
+        return results
 
     def table(self) -> "list[Row]":
         """Results of `analyze` as lines of text: estimate [95 % interval], unit and n.
@@ -273,10 +278,17 @@ class Study:
         """
         from tokensense.stats.describe import table
 
-        results = self.results()
-        if not results:
-            raise StoreError(f"a table needs an analysis; {self.path} has none. Run analyze first.")
-        return table(results)
+        return table(self._analyzed())
+
+    def notes(self) -> list[str]:
+        """What has to stand beside the numbers of `table`, in sentences.
+
+        Raises:
+            StoreError: there is no store, or it was not analyzed.
+        """
+        from tokensense.stats.describe import notes
+
+        return notes(self._analyzed())
 
     def figures(
         self, out: str | Path, *, which: str = "shifts", style: str = "neurips"
@@ -293,6 +305,7 @@ class Study:
 
         Raises:
             FigureError: what the set needs was not analyzed yet.
+            StatisticsError: there is no verdict pair, or no placebo pair to put beside it.
             StoreError: there is no store, or no finished probe.
         """
         from tokensense.figures import draw
@@ -370,31 +383,3 @@ def _problems(
     require_member("task", task, TASKS)
     read = TASKS[task](problems)
     return list(read.problems[:limit]), list(read.refused)
-
-
-def _finished_probes(archive: Archive) -> list[str]:
-    return [
-        node.removeprefix("/probes/") for node in archive.nodes() if node.startswith("/probes/")
-    ]
-
-
-def _graded(
-    traces: list[Trace], answers: Mapping[str, str | None]
-) -> tuple[list[Trace], dict[str, int]]:
-    """Rewards by the answer checker; undecided ones counted by reason."""
-    from dataclasses import replace
-
-    undecided: Counter[str] = Counter()
-    graded = []
-    with AnswerChecker() as checker:
-        for trace in traces:
-            answer = answers[trace.problem]
-            if answer is None:
-                undecided["no reference answer"] += 1
-                graded.append(trace)
-                continue
-            verdict = checker.check(trace.text, answer)
-            if verdict.status == "undecided":
-                undecided[verdict.reason] += 1
-            graded.append(replace(trace, reward=verdict.reward))
-    return graded, dict(undecided)

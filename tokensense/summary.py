@@ -39,9 +39,7 @@ def summarize(archive: Archive) -> dict[str, Any]:
         found["scored_by"] = base["scored_by"]
         found["off_policy"] = is_off_policy(archive.rollouts(), json.loads(base["header"]))
     found["probes"] = probes
-    found["analyses"] = [
-        n.removeprefix("/stats/") for n in archive.nodes() if n.startswith("/stats/")
-    ]
+    found["analyses"] = inventory.names_in(archive, "stats")
     found["megabytes"] = round(stock["bytes"] / 1e6, 1)
     found["format_version"] = stock["format_version"]
     found["holder"] = stock["holder"]
@@ -50,8 +48,10 @@ def summarize(archive: Archive) -> dict[str, Any]:
 
 def _rollouts(rollouts: xr.Dataset) -> dict[str, Any]:
     reward = rollouts["reward"].values
-    of = rollouts["problem_of"].values
-    groups = [reward[of == problem] for problem in np.unique(of)]
+    # Rollouts of one problem lie together.
+    starts = np.unique(rollouts["problem_of"].values, return_index=True)[1]
+    groups = np.split(reward, starts[1:]) if starts.size else []
+    mixed = sum(np.unique(group[~np.isnan(group)]).size > 1 for group in groups)
     other = int((~np.isnan(reward) & (reward != 0) & (reward != 1)).sum())
     return {
         "problems": int(rollouts.sizes["problem"]),
@@ -66,12 +66,8 @@ def _rollouts(rollouts: xr.Dataset) -> dict[str, Any]:
             # Statistics of right against wrong know 1 and 0 alone: others must not go unseen.
             **({"neither_1_nor_0": other} if other else {}),
         },
-        "groups_with_contrast": sum(
-            np.unique(group[~np.isnan(group)]).size > 1 for group in groups
-        ),
-        "groups_without_contrast": sum(
-            np.unique(group[~np.isnan(group)]).size < 2 for group in groups
-        ),
+        "groups_with_contrast": mixed,
+        "groups_without_contrast": len(groups) - mixed,
         "generators": dict(sorted(Counter(text_of(rollouts, "generator")).items())),
         "finish": _named(Finish, rollouts["finish"].values),
         "ids_origin": _named(IdsOrigin, rollouts["ids_origin"].values),

@@ -9,9 +9,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from tests.builders import END, ByteEncoder, ListEncoder, imported, problems
 from tokensense.errors import InputError, PolicyError
-from tokensense.rollouts.table import offsets, response_texts, text_of, texts
+from tokensense.rollouts.table import response_texts, text_of, texts
 from tokensense.rollouts.trajectory import Imported, Trace, assemble
 from tokensense.schema import ROLLOUTS, Finish, IdsOrigin, Kind, Label
+from tokensense.segments import offsets
 from tokensense.tasks.problem import Problem
 
 UNICODE = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=30)

@@ -19,8 +19,9 @@ from tokensense.errors import ConditionError, PolicyError, StoreError
 from tokensense.probes.answers import wrong_answer
 from tokensense.probes.comparability import UNSCORED, Limits, Prompt, Response, verdicts
 from tokensense.probes.conditions import BASE_CONDITION, Condition, insert_text
-from tokensense.rollouts.table import NO_TEXT, offsets, response_texts, text_of
+from tokensense.rollouts.table import NO_TEXT, response_texts, text_of
 from tokensense.rollouts.trajectory import Encoder
+from tokensense.segments import offsets
 
 Ids = tuple[int, ...]
 

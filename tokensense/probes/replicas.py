@@ -23,9 +23,10 @@ from tokensense.models.policy import Policy
 from tokensense.models.scorer import score
 from tokensense.probes.conditions import BASE_CONDITION, Condition
 from tokensense.probes.contexts import Problems, prompts, read_problems
-from tokensense.rollouts.table import offsets
 from tokensense.schema import BASE, Comparability
+from tokensense.segments import offsets
 from tokensense.store.archive import Archive
+from tokensense.store.inventory import names_in
 from tokensense.store.probing import header_of
 
 NODE = "/stats/numerical_floor"
@@ -95,8 +96,7 @@ def measure(
 
 def _any_probe(archive: Archive) -> str:
     """`opposed`, else the first finished probe beside the base; one that can be measured first."""
-    nodes = archive.nodes()
-    names = [n.removeprefix("/probes/") for n in nodes if n.startswith("/probes/")]
+    names = names_in(archive, "probes")
     others = [name for name in names if name != BASE]
     if not others:
         raise StoreError(

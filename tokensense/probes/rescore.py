@@ -42,6 +42,7 @@ from tokensense.probes.contexts import (
     unique_tokens,
 )
 from tokensense.schema import BASE, PROBE, STATISTICS, Comparability
+from tokensense.segments import offsets
 from tokensense.store.archive import Archive
 from tokensense.store.layout import flag_coordinate
 from tokensense.store.probing import has_plan, header_of, read_plan
@@ -327,8 +328,7 @@ def _block(
 ) -> dict[str, np.ndarray]:
     """Arrays of one block, as `Archive.write_block` takes them."""
     start, end = work.blocks[index]
-    lengths = [len(problems.responses[i]) for i in range(start, end)]
-    first = np.concatenate([[0], np.cumsum(lengths)])
+    first = offsets(np.array([len(ids) for ids in problems.responses[start:end]], np.int64))
     places = list(_branches(work, problems, policy, start=start, end=end))
     scores = score(
         policy,

@@ -1,4 +1,4 @@
-"""The text table of a node, written and read; where each rollout begins in the flat arrays.
+"""The text table of a node, written and read.
 
 Reads  texts; or a `/rollouts` node.
 Gives  rows of the table; or the texts that rows point to, the bytes of tokens and of responses.
@@ -14,9 +14,9 @@ from itertools import pairwise
 
 import numpy as np
 import xarray as xr
-from jaxtyping import Int, Shaped
 
 from tokensense.errors import SchemaError
+from tokensense.segments import offsets
 
 NO_TEXT = -1
 
@@ -37,19 +37,6 @@ class TextTable:
             raw = text if isinstance(text, bytes) else text.encode("utf-8")
             found.append(self.row_of.setdefault(raw, len(self.row_of)))
         return found
-
-
-def offsets(length: Shaped[np.ndarray, " rollout"]) -> Int[np.ndarray, " bound"]:
-    """Where each rollout's tokens begin in the flat arrays, and where the last ends.
-
-    Args:
-        length: tokens of each rollout; dims (rollout,).
-
-    Returns:
-        int64, one more than there are rollouts: tokens of rollout i are [offsets[i],
-        offsets[i + 1]).
-    """
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(length, dtype=np.int64)])
 
 
 def texts(rollouts: xr.Dataset) -> list[bytes]:

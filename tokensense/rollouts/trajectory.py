@@ -28,28 +28,9 @@ from jaxtyping import Int
 from tokensense.errors import InputError, PolicyError
 from tokensense.rollouts.alignment import Characters, characters_of, steps_of
 from tokensense.rollouts.kinds import classify
-from tokensense.rollouts.table import (
-    TextTable,
-    offsets,
-    response_texts,
-    text_of,
-    texts,
-    token_texts,
-)
+from tokensense.rollouts.table import TextTable
 from tokensense.schema import NO_STEP, ROLLOUTS, Finish, IdsOrigin, Label, attributes
 from tokensense.tasks.problem import Problem, question_key
-
-__all__ = [
-    "Encoder",
-    "Imported",
-    "Trace",
-    "assemble",
-    "offsets",
-    "response_texts",
-    "text_of",
-    "texts",
-    "token_texts",
-]
 
 LARGEST_ID = 2**31 - 1
 

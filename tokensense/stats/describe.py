@@ -10,6 +10,7 @@ Whatever assumes that the scored policy wrote the tokens (E[exp shift] = 1, and 
 arXiv:2607.27888 as meant there) carries the attribute `off_policy` as it came.
 """
 
+import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -187,6 +188,32 @@ def table(
         for index in range(stacked.sizes["row"]):
             rows.append(_row(section, stacked.isel(row=index), lead))
     return rows
+
+
+def notes(result: Mapping[str, xr.Dataset]) -> list[str]:
+    """What has to stand beside the numbers: what was left out, by whom sampled, the machine.
+
+    Args:
+        result: of `describe`; the `numerical_floor` of the store beside it, where there is one.
+    """
+    attrs = result["triple"].attrs
+    found: list[str] = json.loads(attrs["statements"])
+    if attrs["off_policy"]:
+        found.append(
+            "off-policy: the scoring policy is not known to have drawn these tokens; no number is "
+            "an expectation under it"
+        )
+    if "informative" in result:
+        word, statement = (result["informative"].attrs[key] for key in ("word", "statement"))
+        known = "" if word == "not_estimable" else f"{word}, "
+        found.append(f"AUROC of the summed contrast: {known}{statement}")
+    if "numerical_floor" in result:
+        floor = result["numerical_floor"].sel(quantity="shift")
+        found.append(
+            f"numerical floor: q99 of |difference| of shifts between two row plans "
+            f"{float(floor['q99']):.2g} nats, over {int(floor['n'])} tokens; checks the machine"
+        )
+    return found
 
 
 def _row(section: str, one: xr.Dataset, lead: list[str]) -> Row:

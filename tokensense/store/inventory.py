@@ -1,7 +1,7 @@
 """What a store holds, in numbers: the source of `tokensense info`.
 
 Reads  an Archive, running or finished; takes no lock and changes nothing.
-Gives  a mapping of plain JSON values.
+Gives  info, a mapping of plain JSON values; names_in, the nodes of a group.
 
 Source: own work.
 """
@@ -31,7 +31,7 @@ def info(archive: Archive) -> dict[str, Any]:
     """
     work = archive.path / WORK
     holder = read_holder(work)
-    names = [node.removeprefix("/probes/") for node in archive.nodes() if "/probes/" in node]
+    names = names_in(archive, "probes")
     return {
         "path": str(archive.path),
         "format_version": read_json(archive.path / METADATA, what="the store")["attributes"][
@@ -46,6 +46,17 @@ def info(archive: Archive) -> dict[str, Any]:
         "holder": None if holder is None else holder._asdict(),
         "history": provenance.history(work),
     }
+
+
+def names_in(archive: Archive, group: str) -> list[str]:
+    """Names of the finished nodes of a group.
+
+    Args:
+        archive: a store opened in any mode.
+        group: as `probes` or `stats`.
+    """
+    prefix = f"/{group}/"
+    return [node.removeprefix(prefix) for node in archive.nodes() if node.startswith(prefix)]
 
 
 def size_of(folder: Path) -> int:

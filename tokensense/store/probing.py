@@ -24,6 +24,7 @@ import zarr
 
 from tokensense.errors import SchemaError, StoreError
 from tokensense.schema import PROBE, attributes
+from tokensense.segments import offsets
 from tokensense.store import blocks as block_files
 from tokensense.store import layout, provenance
 from tokensense.store.tree import METADATA, WORK, OnEvent, read_json, sync_folder, write_json
@@ -308,7 +309,7 @@ def assemble(
     rollouts = [stop - start for start, stop in plan.blocks]
     for name, variable in PROBE.items():
         lengths = plan.tokens if variable.dims[1] == "token" else rollouts
-        edges = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
+        edges = offsets(np.array(lengths, np.int64))
         dtype = np.dtype(variable.dtype)
         shape = (plan.conditions, int(edges[-1]))
         array = group.create_array(
