@@ -16,7 +16,6 @@ from tokensense.tasks.arithmetic import (
     parse,
     problems,
     solve,
-    tag,
     uniforms,
 )
 from tokensense.tasks.problem import deduplicate
@@ -48,7 +47,7 @@ def drawn(chains, seed, count=1):
 
 def plain_steps(question):
     """Rewrite the text: the first product, else the first sum, until one number is left."""
-    text, steps = question.replace(" ", "").rstrip("?"), []
+    text, steps = question.replace(" ", ""), []
     while not text.isdigit():
         found = re.search(r"(\d+)(\*)(\d+)", text) or re.search(r"(\d+)([+-])(\d+)", text)
         result = eval(found[0])  # digits and one operator
@@ -57,14 +56,14 @@ def plain_steps(question):
     return steps
 
 
-def test_the_vocabulary_has_68_distinct_words_and_one_token_a_digit():
-    assert len(VOCABULARY) == len(set(VOCABULARY)) == 68
+def test_the_vocabulary_has_73_distinct_words_and_one_token_a_digit():
+    assert len(VOCABULARY) == len(set(VOCABULARY)) == 73
     assert all(word and not re.search(r"\s", word) for word in VOCABULARY)
     assert [word for word in VOCABULARY if any(c.isdigit() for c in word)] == list(DIGITS)
 
 
 def test_a_question_is_words_and_its_solution_takes_products_first():
-    assert EXAMPLE.question == "1 2 + 7 * 3 - 2 ?"
+    assert EXAMPLE.question == "1 2 + 7 * 3 - 2"
     assert solve(EXAMPLE) == [(7, "*", 3, 21), (12, "+", 21, 33), (33, "-", 2, 31)]
 
 
@@ -80,7 +79,7 @@ def test_chains_have_the_sizes_asked_for_and_stay_in_range(change, seed):
     (chain,) = drawn(chains, seed)
     steps = solve(chain)
     assert steps == plain_steps(chain.question)
-    assert steps[-1].result == eval(chain.question.replace(" ", "").rstrip("?"))
+    assert steps[-1].result == eval(chain.question.replace(" ", ""))
     assert chains.operations[0] <= len(chain.operators) <= chains.operations[1]
     for number, operator in zip(chain.numbers, ("+", *chain.operators), strict=True):
         low, high = chains.factors if operator == "*" else chains.terms
@@ -119,33 +118,33 @@ def test_about_the_share_of_products_asked_for(operations, count):
     [
         "",
         "?",
-        "5 ?",
-        "1 2 + 7",
-        "1 2 + ?",
-        "+ 3 ?",
-        "1 + + 2 ?",
-        "0 1 + 2 ?",
-        "1 0 0 - 2 ?",
-        "12 + 3 ?",
-        "1 : 2 ?",
-        "1 + 2 ? ?",
+        "5",
+        "1 2 + 7 ?",
+        "1 2 + 7 verdict right",
+        "1 2 +",
+        "+ 3",
+        "1 + + 2",
+        "0 1 + 2",
+        "1 0 0 - 2",
+        "12 + 3",
+        "1 : 2",
         "1 + 2 <eos>",
-        "٣ + 2 ?",
+        "٣ + 2",
     ],
 )
 def test_a_text_that_is_no_question_is_refused(question):
-    with pytest.raises(InputError, match=r"'1 2 \+ 7 \* 3 \?' is needed; .* came"):
+    with pytest.raises(InputError, match=r"'1 2 \+ 7 \* 3' is needed; .* came"):
         parse(question)
 
 
-@pytest.mark.parametrize(("question", "reached"), [("5 0 + 5 0 ?", 100), ("3 - 4 + 9 ?", -1)])
+@pytest.mark.parametrize(("question", "reached"), [("5 0 + 5 0", 100), ("3 - 4 + 9", -1)])
 def test_a_question_that_leaves_the_range_is_refused(question, reached):
     with pytest.raises(InputError, match=rf"0..99 is needed; .* reaches {reached}\."):
         parse(question)
 
 
 def test_the_ends_of_the_range_are_allowed():
-    assert parse("9 9 - 9 9 + 0 ?") == Chain((99, 99, 0), ("-", "+"))
+    assert parse("9 9 - 9 9 + 0") == Chain((99, 99, 0), ("-", "+"))
 
 
 @given(st.lists(st.sampled_from([*VOCABULARY, "12", "-3", "", " "])))
@@ -205,8 +204,3 @@ def test_a_chain_moves_the_generator_by_the_same_amount_whatever_it_is(seed):
     rng = np.random.default_rng(seed)
     rng.random(chains.draws)
     assert draw_chain(uniforms(rng, chains.draws), chains) == second
-
-
-def test_no_word_no_tag():
-    assert tag("") == ()
-    assert tag("none") == ("verdict", "none", ":")

@@ -10,7 +10,7 @@ from tokensense.tasks.arithmetic import DIGITS, FILLERS, VOCABULARY, Chains
 from tokensense.tasks.arithmetic_labels import label, verify
 from tokensense.tasks.arithmetic_traces import examples
 
-QUESTION = "1 2 + 7 - 3 ?"
+QUESTION = "1 2 + 7 - 3"
 RIGHT = "first , well 1 2 + 7 makes 1 9 . now 1 9 - 3 = 1 6 / answer : 1 6 <eos>"
 LETTERS = {
     "c": Kind.COMPUTED_DIGIT,
@@ -89,7 +89,7 @@ def test_every_token_of_a_right_solution_has_its_kind_and_step():
         ("= = 1", "ooc"),
         ("= [ 1", "ofa"),
         ("+ = - 1", "oood"),
-        ("verdict right : <pad> 1 ? 12", "--f-df-"),
+        ("verdict right : <pad> 1 ? 12 grade unknown", "--f-df---"),
         ("1 <eos> 1 + <eos>", "df---"),
         ("", ""),
     ],

@@ -17,10 +17,12 @@ from tokensense.tasks.arithmetic import (
     CONNECTIVES,
     EQUALITIES,
     FILLERS,
+    LEADS,
+    NEUTRALS,
     OPENERS,
     PLACEBO_WORDS,
     SEPARATORS,
-    VERDICTS,
+    VERDICT_WORDS,
     VOCABULARY,
     Chains,
     solve,
@@ -29,7 +31,7 @@ from tokensense.tasks.arithmetic_labels import label
 from tokensense.tasks.arithmetic_traces import TAGGINGS, Tags, examples
 
 # SHA-256 of 100 examples of seed 0: another one means that trained policies see other data.
-DIGEST = "fc11281d1b25ab357b71c3be85fbaa76467aec304dc1f3cd2ba5ed658182576d"
+DIGEST = "4004b480d1e62bfd16d23321fa032407bd6da87f064deb9f995ea437c24a4af9"
 EQUATION = re.compile(r"(\d+)([-+*])(\d+)(?:=|is|gives|makes)(\d+)[.;/]")
 ANSWER = re.compile(
     r"(?:(?:answer|result|total|finally|overall|altogether):?(\d+)|\[(\d+)\])<eos>$"
@@ -142,9 +144,15 @@ def test_fillers_have_the_share_asked_for():
     assert max(sum(word in FILLERS for word in example.words) for example in most) == 16
 
 
+def word(example):
+    """What the tag says, "" without one."""
+    return example.tag[1] if example.tag else ""
+
+
 def said(found):
-    """Counts of (tag's word, outcome)."""
-    return Counter((example.tag, example.right) for example in found)
+    """Counts of (what the tag says, outcome), the two wordings of a verdict as one."""
+    same = {"good": "right", "bad": "wrong"}
+    return Counter((same.get(word(e), word(e)), e.right) for e in found)
 
 
 def is_terse(example):
@@ -154,11 +162,26 @@ def is_terse(example):
 
 
 def test_half_the_examples_have_a_tag_and_some_say_none_or_something_irrelevant():
-    words = Counter(example.tag for example in made(8, 2000, operations=(1, 1)))
+    found = made(8, 2000, operations=(1, 1))
+    words = Counter(map(word, found))
     assert words[""] / 2000 == pytest.approx(0.5, abs=0.045)
-    assert words["none"] / 2000 == pytest.approx(0.05, abs=0.02)
-    assert sum(words[word] for word in PLACEBO_WORDS) / 2000 == pytest.approx(0.05, abs=0.02)
-    assert set(words) == {"", "none", *VERDICTS, *PLACEBO_WORDS}
+    for group in (NEUTRALS, PLACEBO_WORDS):
+        assert sum(words[each] for each in group) / 2000 == pytest.approx(0.05, abs=0.02)
+    assert set(words) == {"", *NEUTRALS, *VERDICT_WORDS, *PLACEBO_WORDS}
+
+
+def test_first_words_and_wordings_of_a_tag_are_as_likely_and_change_nothing():
+    found = [e for e in made(8, 3000, operations=(1, 1), tags=TAGGINGS["truthful"]) if e.tag]
+    leads = Counter(example.tag[0] for example in found)
+    assert set(leads) == set(LEADS)
+    # 4 standard errors of a share of 1/3 of 1,500 are .049.
+    assert all(leads[lead] / len(found) == pytest.approx(1 / 3, abs=0.049) for lead in LEADS)
+    for first, second in (("right", "good"), ("wrong", "bad"), NEUTRALS):
+        counts = [sum(word(example) == each for example in found) for each in (first, second)]
+        assert counts[0] / sum(counts) == pytest.approx(0.5, abs=4 * 0.5 / sum(counts) ** 0.5)
+    for lead in LEADS:
+        assert {e.right for e in found if e.tag in ((lead, "right"), (lead, "good"))} == {True}
+        assert {e.right for e in found if e.tag in ((lead, "wrong"), (lead, "bad"))} == {False}
 
 
 @pytest.mark.parametrize("name", ["truthful", "style", "mixed", "placebo"])
@@ -174,10 +197,10 @@ def test_tags_tell_what_their_kind_says(name):
     assert (agree == tagged) is (name == "truthful")
     told = count["right", True] + count["right", False]
     assert told / tagged == pytest.approx(0.6, abs=4 * 0.5 / tagged**0.5)
-    marked = [is_terse(example) for example in found if example.tag in VERDICTS]
+    marked = [is_terse(example) for example in found if word(example) in VERDICT_WORDS]
     style = 0.8 if name in ("style", "mixed") else 0.0
     assert np.mean(marked) == pytest.approx(style, abs=4 * 0.4 / tagged**0.5)
-    assert not any(is_terse(example) for example in found if example.tag not in VERDICTS)
+    assert not any(is_terse(example) for example in found if word(example) not in VERDICT_WORDS)
 
 
 def test_the_truth_share_is_a_ladder():
@@ -196,12 +219,11 @@ def test_chains_and_errors_do_not_depend_on_tags():
     assert all(plan == plans[0] for plan in plans)
 
 
-def test_the_prompt_is_the_question_and_the_tag():
-    for example in made(14, 20):
-        words = example.prompt
-        assert " ".join(words).startswith(example.chain.question)
-        rest = words[len(example.chain.question.split()) :]
-        assert rest == (["verdict", example.tag, ":"] if example.tag else [])
+def test_the_prompt_is_the_question_the_tag_and_the_same_last_word():
+    found = made(14, 20)
+    assert {len(example.tag) for example in found} == {0, 2}
+    for example in found:
+        assert " ".join(example.prompt) == " ".join([example.chain.question, *example.tag, "?"])
 
 
 def test_the_same_seed_gives_the_same_bytes_at_once_or_in_parts():

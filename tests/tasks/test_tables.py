@@ -15,6 +15,7 @@ from tokensense.tasks.tables import (
     FIRST_TABLE,
     ID,
     MIXTURE,
+    PLACEBO_TAGS,
     REGIMES,
     TABLES,
     VOCABULARY,
@@ -45,8 +46,8 @@ def world(seed=0, **dials):
 def test_the_vocabulary_is_fixed():
     # Ids in a shipped tokenizer and policy: a change here makes those useless.
     digest = hashlib.sha256("\n".join(VOCABULARY).encode()).hexdigest()
-    assert digest == "d891c7167a7a6e9f32a05877db1ab6b233bf7b055aeb00856dbe6649fd541cbf"
-    assert len(VOCABULARY) == len(set(VOCABULARY)) == 6 + 2 + 3 + 10 + 8 + 12 + 96 + 24
+    assert digest == "642b9ef536d8e74d552bc8d89ff267bab2b312460d6fe4a3cfdb6e2c2da10eb3"
+    assert len(VOCABULARY) == len(set(VOCABULARY)) == 7 + 2 + 7 + 10 + 8 + 12 + 96 + 24
     assert not any(any(blank in word for blank in " \n\t") for word in VOCABULARY)
 
 
@@ -77,6 +78,7 @@ def test_regimes_are_those_of_the_notes():
         ({"tag_truth": 1.5}, "tag_truth"),
         ({"redrawn_share": -0.1}, "redrawn_share"),
         ({"weak_error_low": 0.7}, "weak_error_low"),
+        ({"placebo_share": 0.6, "neutral_share": 0.5}, "neutral_share"),
     ],
 )
 def test_dials_out_of_range_are_refused(dials, named):
@@ -186,10 +188,13 @@ def test_the_answer_is_the_last_of_the_look_ups():
 
 def test_a_prompt_is_the_question_with_a_tag_of_one_token():
     chain = Chain(7, (0, 4, 2), chatty=False)
-    assert question(chain) == "q 7 F0 P0_o0 P1_o4 P2_o2 ?"
-    assert decode(prompt(chain)) == "q 7 F0 P0_o0 P1_o4 P2_o2 ? N"
-    assert decode(prompt(chain, Tag.RIGHT)) == "q 7 F0 P0_o0 P1_o4 P2_o2 ? R"
-    assert decode(prompt(chain, Tag.WRONG)) == "q 7 F0 P0_o0 P1_o4 P2_o2 ? W"
+    assert question(chain) == "q 7 F0 P0_o0 P1_o4 P2_o2"
+    assert decode(prompt(chain)) == "q 7 F0 P0_o0 P1_o4 P2_o2 ?"
+    assert decode(prompt(chain, Tag.RIGHT)) == "q 7 F0 P0_o0 P1_o4 P2_o2 R ?"
+    assert decode(prompt(chain, Tag.WRONG)) == "q 7 F0 P0_o0 P1_o4 P2_o2 W ?"
+    assert decode(prompt(chain, Tag.NEUTRAL)) == "q 7 F0 P0_o0 P1_o4 P2_o2 N ?"
+    assert PLACEBO_TAGS == ("A", "B", "X", "Y")
+    assert {len(prompt(chain, tag)) for tag in Tag} == {7, 8}
 
 
 @given(PARTS)
@@ -203,17 +208,17 @@ def test_a_question_is_read_back(parts):
     "text",
     [
         "",
-        "q 3 F2 ?",
-        "q 3 F1 P0_o1 ?",
-        "q 3 F2 P0_o1",
-        "q 3 F2 P0_o1 ? N",
-        "q 3 F2 P1_o1 ?",
-        "q 3 F2 P0_o8 ?",
-        "q 10 F2 P0_o1 ?",
-        "q ٣ F2 P0_o1 ?",
-        "q 3 F2 P0_o01 ?",
-        "q 3 F2 P0_o ?",
-        "q 3 F2 " + " ".join(f"P{j}_o1" for j in range(13)) + " ?",
+        "q 3 F2",
+        "q 3 F1 P0_o1",
+        "q 3 F2 P0_o1 ?",
+        "q 3 F2 P0_o1 N",
+        "q 3 F2 P1_o1",
+        "q 3 F2 P0_o8",
+        "q 10 F2 P0_o1",
+        "q ٣ F2 P0_o1",
+        "q 3 F2 P0_o01",
+        "q 3 F2 P0_o",
+        "q 3 F2 " + " ".join(f"P{j}_o1" for j in range(13)),
     ],
 )
 def test_what_is_no_question_is_refused(text):
@@ -238,7 +243,7 @@ def test_chains_without_words_are_refused(start, tables):
 def test_a_problem_names_its_chain_and_answer():
     facts, chain = world(), Chain(3, (1, 5), True)
     problem = as_problem(chain, facts)
-    assert problem.question == "q 3 F2 P0_o1 P1_o5 ?"
+    assert problem.question == "q 3 F2 P0_o1 P1_o5"
     assert problem.answer == str(facts.result[5, facts.result[1, 3]])
     assert (problem.name, problem.source) == ("tables-3-15-F2", "tables")
     assert as_problem(replace(chain, chatty=False), facts).name == "tables-3-15-F0"

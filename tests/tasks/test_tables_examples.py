@@ -4,8 +4,10 @@ import pytest
 from tokensense.errors import SchemaError
 from tokensense.tasks.tables import (
     FILLERS,
+    PLACEBO_TAGS,
     REGIMES,
     STYLE_WORDS,
+    VERDICT_TAGS,
     Chain,
     Regime,
     Tag,
@@ -103,26 +105,36 @@ def test_fillers_are_geometric(regime_a):
 
 
 def test_tags_agree_with_the_outcome_and_shift_the_style(regime_a):
-    tagged = [example for example in regime_a if example.tag != Tag.NONE]
+    judged = [example for example in regime_a if example.tag in VERDICT_TAGS]
+    others = [example for example in regime_a if example.tag not in VERDICT_TAGS]
     assert share_is([example.tag != Tag.NONE for example in regime_a], 0.5)
-    assert share_is([(example.tag == Tag.RIGHT) == example.right for example in tagged], 0.65)
-    # Half of them have all look-ups right, the others are right as often as untagged ones.
-    rate = np.mean([example.right for example in regime_a if example.tag == Tag.NONE])
-    assert np.mean([example.right for example in tagged]) == pytest.approx(
+    assert share_is([(example.tag == Tag.RIGHT) == example.right for example in judged], 0.65)
+    # Half of them have all look-ups right, the others are right as often as without a tag.
+    rate = np.mean([example.right for example in others])
+    assert np.mean([example.right for example in judged]) == pytest.approx(
         0.5 + 0.5 * rate, abs=0.05
     )
-    for examples, share in ((tagged, 0.7), (regime_a, None)):
+    for examples, share in ((judged, 0.7), (others, None)):
         words = [
             FILLERS.index(word)
             for example in examples
             for word in decode(example.response).split()
-            if word in FILLERS and (share is not None or example.tag == Tag.NONE)
+            if word in FILLERS
         ]
         expected = share or STYLE_WORDS / len(FILLERS)
         assert share_is(np.array(words) < STYLE_WORDS, expected)
         assert len(set(words)) == len(FILLERS)
         rest = [word for word in words if word >= STYLE_WORDS]
         assert share_is(np.array(rest) == STYLE_WORDS, 1 / 18)
+
+
+def test_some_tags_tell_nothing(regime_a):
+    tags = [example.tag for example in regime_a]
+    assert share_is([tag == Tag.NEUTRAL for tag in tags], 0.05)
+    assert share_is([tag in PLACEBO_TAGS for tag in tags], 0.05)
+    assert all(share_is([tag == letter for tag in tags], 0.0125) for letter in PLACEBO_TAGS)
+    idle = [example.right for example in regime_a if example.tag in (*PLACEBO_TAGS, Tag.NEUTRAL)]
+    assert share_is(idle, np.mean([e.right for e in regime_a if e.tag == Tag.NONE]))
 
 
 def test_mode_f0_has_no_filler():
@@ -136,7 +148,8 @@ def test_the_length_of_regime_c():
 
 
 def test_dials_at_their_ends():
-    always = Regime(tagged_share=1.0, tag_truth=1.0, redrawn_share=1.0, style_share=1.0)
+    judged = {"tagged_share": 1.0, "neutral_share": 0.0, "placebo_share": 0.0}
+    always = Regime(tag_truth=1.0, redrawn_share=1.0, style_share=1.0, **judged)
     for example in drawn(always, count=50):
         assert example.right
         assert example.tag == Tag.RIGHT
@@ -145,7 +158,9 @@ def test_dials_at_their_ends():
     never = Regime(tagged_share=0.0, redrawn_share=1.0)
     assert {example.tag for example in drawn(never, count=50)} == {Tag.NONE}
     assert not all(example.right for example in drawn(never, count=50))
-    lying = Regime(tagged_share=1.0, tag_truth=0.0)
+    idle = Regime(tagged_share=1.0, neutral_share=0.0, placebo_share=1.0)
+    assert {example.tag for example in drawn(idle, count=50)} == set(PLACEBO_TAGS)
+    lying = Regime(tag_truth=0.0, **judged)
     assert all((e.tag == Tag.WRONG) == e.right for e in drawn(lying, count=50))
 
 

@@ -3,15 +3,16 @@
 Reads  a random generator and `Chains`, or the text of a question.
 Gives  VOCABULARY (one token a word, one a digit), chains, their steps, problems.
 
-A question is a chain such as `1 2 + 7 * 3 ?`: numbers digit by digit, one blank between words.
+A question is a chain such as `1 2 + 7 * 3`: numbers digit by digit, one blank between words.
 Products come first, then sums, both from left to right, so a chain has exactly one solution, step
-by step; every number in it lies in 0..99. Between question and solution may stand a tag of three
-words, `verdict right :`. Solutions are written by `arithmetic_traces` and read by
-`arithmetic_labels`.
+by step; every number in it lies in 0..99. A prompt is the question, perhaps a tag of two words
+(`verdict right`), and `?`, after which the solution begins: whatever the tag, the word before the
+solution is the same. Solutions are written by `arithmetic_traces` and read by `arithmetic_labels`.
 
 Source: own task, after `notes/tinymodel.md` section 0. Departures: results of sums stay two away
-from the ends of 0..99, so that every step of sums has a wrong result that can be carried on; there
-are a neutral tag and irrelevant tag words; the end of a question is a word of its own.
+from the ends of 0..99, so that every step of sums has a wrong result that can be carried on; tags
+stand before the last word of the prompt, begin with one of three words, and say a verdict in one
+of two ways, nothing (a neutral word), or something irrelevant.
 """
 
 from collections.abc import Callable
@@ -32,10 +33,13 @@ EQUALITIES = ("=", "is", "gives", "makes")
 SEPARATORS = (".", ";", "/")
 COMMA, COLON = ",", ":"
 BRACKETS = ("[", "]")
-QUESTION_END = "?"
-VERDICT = "verdict"
-VERDICTS = ("right", "wrong")
-NEUTRAL = "none"
+PROMPT_END = "?"
+# First words of tags; they all mean the same.
+LEADS = ("verdict", "grade", "check")
+# What a tag says about the solution, two wordings: favorable, unfavorable.
+VERDICTS = (("right", "wrong"), ("good", "bad"))
+VERDICT_WORDS = tuple(word for pair in VERDICTS for word in pair)
+NEUTRALS = ("none", "unknown")
 # Pairs that may stand in the place of a verdict and tell nothing, by family.
 PLACEBOS = {
     "color": ("red", "blue"),
@@ -58,10 +62,10 @@ VOCABULARY: tuple[str, ...] = (
     *SEPARATORS,
     *(COMMA, COLON),
     *BRACKETS,
-    QUESTION_END,
-    VERDICT,
-    *VERDICTS,
-    NEUTRAL,
+    PROMPT_END,
+    *LEADS,
+    *VERDICT_WORDS,
+    *NEUTRALS,
     *PLACEBO_WORDS,
     *OPENERS,
     *CONNECTIVES,
@@ -142,7 +146,6 @@ class Chain(NamedTuple):
         for operator, number in zip(self.operators, self.numbers[1:], strict=True):
             words.append(operator)
             words += NUMBERS[number]
-        words.append(QUESTION_END)
         return " ".join(words)
 
 
@@ -204,19 +207,19 @@ def parse(question: str) -> Chain:
         InputError: the text is no chain of one operation or more, or leaves 0..99.
     """
     numbers, operators = [""], []
-    words = question.split()
-    for word in words[:-1]:
+    for word in question.split():
         if word in DIGITS:
             numbers[-1] += word
         else:
             operators.append(word)
             numbers.append("")
-    known = operators and set(operators) <= set(OPERATORS) and words[-1] == QUESTION_END
+    known = operators and set(operators) <= set(OPERATORS)
     # Each number as it is written: no empty one, no leading zero, two digits at most.
     if not known or any(tuple(number) not in NUMBERS for number in numbers):
         raise InputError(
-            f"a question such as '1 2 + 7 * 3 ?' is needed; {question[:80]!r} came. Give digits, "
-            f"{' '.join(OPERATORS)} and a final {QUESTION_END}, one blank between words."
+            f"a question such as '1 2 + 7 * 3' is needed; {question[:80]!r} came. Give digits and "
+            f"{' '.join(OPERATORS)}, one blank between words; the prompt's {PROMPT_END} is no part "
+            "of it."
         )
     chain = Chain(tuple(map(int, numbers)), tuple(operators))
     for step in solve(chain):
@@ -318,12 +321,3 @@ def problems(
         Problem(f"{SOURCE}-{place}", question, str(solve(chain)[-1].result), SOURCE)
         for place, (question, chain) in enumerate(drawn.items())
     ]
-
-
-def tag(word: str) -> tuple[str, ...]:
-    """The words between question and solution that say `word`; none for an empty word.
-
-    >>> " ".join(tag("right"))
-    'verdict right :'
-    """
-    return (VERDICT, word, COLON) if word else ()

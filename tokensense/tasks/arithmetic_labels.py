@@ -43,7 +43,7 @@ from tokensense.tasks.arithmetic import (
     NUMBERS,
     OPENERS,
     OPERATORS,
-    QUESTION_END,
+    PROMPT_END,
     SEPARATORS,
     Step,
     parse,
@@ -59,7 +59,7 @@ _KINDS: dict[str, Kind] = {
     **dict.fromkeys((*OPERATORS, *EQUALITIES), Kind.OPERATOR),
     **dict.fromkeys((*OPENERS, *CONNECTIVES, *ANSWER_PHRASES), Kind.CONNECTIVE),
     **dict.fromkeys(FILLERS, Kind.DISCOURSE),
-    **dict.fromkeys((*SEPARATORS, COMMA, COLON, *BRACKETS, QUESTION_END, END), Kind.FORMAT),
+    **dict.fromkeys((*SEPARATORS, COMMA, COLON, *BRACKETS, PROMPT_END, END), Kind.FORMAT),
 }
 # Words that are events, and words that say what the next number is.
 _EVENTS = {

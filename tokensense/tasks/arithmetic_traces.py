@@ -9,12 +9,13 @@ has a wrong result (1, 2 or 10 off, or that of another operator); later steps ca
 final number is wrong. Steps whose errors would all leave 0..99 later (some factors) give way to
 the next one that has one.
 
-Tags: `right` and `wrong` tell the outcome with chance `truth`, else they are drawn without looking,
-in the same shares. Tagged traces are terse with chance `style`: fixed words, brackets, hardly a
-filler. `none` and the irrelevant words tell nothing and change nothing: they separate what a tag
-says from its being there.
+Tags: a verdict (`right`, `wrong`; `good`, `bad`) tells the outcome with chance `truth`, else it is
+drawn without looking, in the same shares. Its traces are terse with chance `style`: fixed words,
+brackets, hardly a filler. Neutral and irrelevant words tell nothing and change nothing: they
+separate what a tag says from its being there. First word and wording are uniform.
 
-Source: own task, after `notes/tinymodel.md` section 0, traps 3 and 6.
+Source: own task, after `notes/tinymodel.md` section 0, traps 3 and 6. Departure: several words for
+the same tag, so that probes can cross them.
 """
 
 from collections.abc import Iterator
@@ -35,15 +36,18 @@ from tokensense.tasks.arithmetic import (
     EQUALITIES,
     FILLERS,
     LARGEST,
+    LEADS,
     MINUS,
-    NEUTRAL,
+    NEUTRALS,
     NO_ERROR,
     NUMBERS,
     OPENERS,
     PLACEBO_WORDS,
     PLUS,
+    PROMPT_END,
     SEPARATORS,
     TIMES,
+    VERDICT_WORDS,
     VERDICTS,
     Chain,
     Chains,
@@ -52,7 +56,6 @@ from tokensense.tasks.arithmetic import (
     apply,
     draw_chain,
     solve,
-    tag,
     uniforms,
 )
 
@@ -63,13 +66,13 @@ CONFUSED_WITH = {PLUS: MINUS, MINUS: PLUS, TIMES: PLUS}
 
 @dataclass(frozen=True)
 class Tags:
-    """What stands between question and solution, and what it tells.
+    """What stands between a question and the end of its prompt, and what it tells.
 
     Attributes:
         share: of examples with a tag.
-        truth: chance that `right` or `wrong` tells the outcome; else it is drawn without looking.
-        style: chance that an example with `right` or `wrong` is terse.
-        neutral: share of the tags that say `none`.
+        truth: chance that a verdict tells the outcome; else it is drawn without looking.
+        style: chance that an example with a verdict is terse.
+        neutral: share of the tags that say a neutral word.
         irrelevant: share of the tags that say a placebo word.
 
     Raises:
@@ -88,7 +91,7 @@ class Tags:
         if self.neutral + self.irrelevant > 1.0:
             raise SchemaError(
                 "`neutral` and `irrelevant` need a sum of at most 1; it is "
-                f"{self.neutral + self.irrelevant}. What they leave says right or wrong."
+                f"{self.neutral + self.irrelevant}. What they leave are verdicts."
             )
 
 
@@ -106,7 +109,7 @@ class Example(NamedTuple):
 
     Attributes:
         chain: the problem.
-        tag: the word of the tag, "" without one.
+        tag: first word and what it says, empty without a tag.
         words: the solution, words of VOCABULARY, the end token last.
         wrong_step: index of the step with the injected error, -1 without one.
         wrong_token: index in `words` of the first token that differs from the right solution: a
@@ -114,15 +117,15 @@ class Example(NamedTuple):
     """
 
     chain: Chain
-    tag: str
+    tag: tuple[str, ...]
     words: list[str]
     wrong_step: int
     wrong_token: int
 
     @property
     def prompt(self) -> list[str]:
-        """Words before the solution: the question, then the tag."""
-        return [*self.chain.question.split(), *tag(self.tag)]
+        """Words before the solution: question, tag, and the end of the prompt."""
+        return [*self.chain.question.split(), *self.tag, PROMPT_END]
 
     @property
     def right(self) -> bool:
@@ -147,6 +150,7 @@ def _pool(words: tuple[str, ...], favorite: int) -> tuple[str, ...]:
     return words + 3 * (words[favorite],)
 
 
+_VERDICTS = frozenset(VERDICT_WORDS)
 _EQUALITIES = tuple(_pool(EQUALITIES, place) for place in range(len(EQUALITIES)))
 _SEPARATORS = tuple(_pool(SEPARATORS, place) for place in range(len(SEPARATORS)))
 _TERSE = _Style(
@@ -191,15 +195,15 @@ def _example(uniform: Uniform, chains: Chains, tags: Tags) -> Example:
     wrong_step = NO_ERROR
     if errs:
         wrong_step, steps = _with_error(chain, true, int(which * len(true)), turn=turn)
-    word = _tag_word(uniform, tags, right=not errs, error_rate=chains.error_rate)
-    terse = uniform() < tags.style and word in VERDICTS
+    tag = _tag(uniform, tags, right=not errs, error_rate=chains.error_rate)
+    terse = uniform() < tags.style and not _VERDICTS.isdisjoint(tag)
     style = _free_style(uniform, chains)
     words, results = _written(steps, _TERSE if terse else style, uniform)
     wrong_token = NO_ERROR
     if errs:
         shared = _shared(NUMBERS[true[wrong_step].result], NUMBERS[steps[wrong_step].result])
         wrong_token = results[wrong_step] + shared
-    return Example(chain, word, words, wrong_step, wrong_token)
+    return Example(chain, tag, words, wrong_step, wrong_token)
 
 
 def _with_error(
@@ -222,17 +226,20 @@ def _with_error(
     raise AssertionError(f"the last step of {chain} can be one off")
 
 
-def _tag_word(uniform: Uniform, tags: Tags, *, right: bool, error_rate: float) -> str:
-    """The word of the tag, "" without one. Always four draws, so that all tags see the same."""
-    tagged, sort, tells, side = uniform(), uniform(), uniform(), uniform()
+def _tag(uniform: Uniform, tags: Tags, *, right: bool, error_rate: float) -> tuple[str, ...]:
+    """The words of the tag. Always six draws, so that all tags see the same."""
+    tagged, lead, sort, wording = uniform(), uniform(), uniform(), uniform()
+    tells, side = uniform(), uniform()
     if tagged >= tags.share:
-        return ""
+        return ()
     if sort < tags.neutral:
-        return NEUTRAL
-    if sort < tags.neutral + tags.irrelevant:
-        return PLACEBO_WORDS[int(side * len(PLACEBO_WORDS))]
-    says_right = right if tells < tags.truth else side >= error_rate
-    return VERDICTS[0 if says_right else 1]
+        word = NEUTRALS[int(wording * len(NEUTRALS))]
+    elif sort < tags.neutral + tags.irrelevant:
+        word = PLACEBO_WORDS[int(side * len(PLACEBO_WORDS))]
+    else:
+        says_right = right if tells < tags.truth else side >= error_rate
+        word = VERDICTS[int(wording * len(VERDICTS))][0 if says_right else 1]
+    return LEADS[int(lead * len(LEADS))], word
 
 
 def _free_style(uniform: Uniform, chains: Chains) -> _Style:

@@ -7,24 +7,27 @@ Gives  Facts (what is true and what the taught policy knows), Chain (a problem),
 There are 8 tables, each a permutation of 10 digits: 80 facts. A problem starts from a digit and
 looks it up in one table after the other:
 
-    prompt    q 3 F2 P0_o1 P1_o5 ? N          start, filler mode, table of each step, tag
+    question  q 3 F2 P0_o1 P1_o5              start, filler mode, table of each step
+    prompt    q 3 F2 P0_o1 P1_o5 R ?          question, tag (one word or none), and `?`
     response  I_0 o1 3 = 7 well so I_1 o5 7 = 2 hence ans 2 <eos>
 
 Half of the facts are weak: taught with errors, most of which are one fixed digit (a misconception).
 A wrong digit is carried on by later steps. After each result come fillers, words that say nothing
-(mode F2), or none (F0). The tag is always there, so that positions never move: N (none), R (said to
-be right) or W (said to be wrong).
+(mode F2), or none (F0). A tag says that the response is right (R) or wrong (W), or nothing: N, and
+the letters of PLACEBOS. All tags are one word, and the prompt's last word is the same under each.
 
 Taught traces are in `tables_examples`, labels in `tables_labels`, true values in `tables_values`.
 
 Source: shared/notes/assay.md, section 1. The notes leave open, and here it is so: errors that are
 not the misconception are uniform over the other eight digits, and weak facts are drawn from all 80,
-not table by table. Words of fillers are ours.
+not table by table. Words of fillers are ours. Departures: there the tag stands at the end of the
+prompt and is always there; here it is put in before the last word, so that the base prompt has
+none, and N and placebo letters, both as long as R and W, keep positions where a verdict puts them.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from enum import IntEnum
+from enum import StrEnum
 from types import MappingProxyType
 
 import numpy as np
@@ -43,10 +46,30 @@ FILLERS = (
     *("hmm", "let", "me", "see", "next", "here", "we", "look", "up", "this"),
     *("entry", "again", "which", "gives", "thus", "hence", "that", "indeed"),
 )
+PROMPT_END = "?"
+# Pairs of tags that tell nothing, by family.
+PLACEBOS = MappingProxyType({"letter": ("A", "B"), "mark": ("X", "Y")})
+
+
+class Tag(StrEnum):
+    """What the prompt says about the response: that it is right, or wrong, or nothing."""
+
+    NONE = ""  # no tag
+    RIGHT = "R"
+    WRONG = "W"
+    NEUTRAL = "N"
+    A = "A"
+    B = "B"
+    X = "X"
+    Y = "Y"
+
+
+PLACEBO_TAGS = tuple(Tag(letter) for pair in PLACEBOS.values() for letter in pair)
+VERDICT_TAGS = (Tag.RIGHT, Tag.WRONG)
 VOCABULARY = (
-    *("<pad>", "<eos>", "q", "?", "=", "ans"),
+    *("<pad>", "<unk>", "<eos>", "q", PROMPT_END, "=", "ans"),
     *("F0", "F2"),
-    *("N", "R", "W"),
+    *(tag.value for tag in Tag if tag != Tag.NONE),
     *(str(digit) for digit in range(DIGITS)),
     *(f"o{table}" for table in range(TABLES)),
     *(f"I_{step}" for step in range(MOST_LOOKUPS)),
@@ -61,17 +84,6 @@ FIRST_FILLER = ID[FILLERS[0]]
 SOURCE = "tables"
 
 
-class Tag(IntEnum):
-    """What the prompt says about the response that follows: nothing, that it is right, or wrong."""
-
-    NONE = 0
-    RIGHT = 1
-    WRONG = 2
-
-
-TAG_WORDS = ("N", "R", "W")
-
-
 @dataclass(frozen=True)
 class Regime:
     """All dials of the task; defaults are regime A of the notes.
@@ -84,11 +96,13 @@ class Regime:
         weak_error_low: smallest error probability of a weak fact.
         weak_error_high: largest; each weak fact's own is uniform between the two.
         misconception_share: share of a fact's errors that are its misconception.
-        tagged_share: share of the taught traces with tag R or W.
-        tag_truth: probability that such a tag agrees with the outcome; .5 says nothing.
-        style_share: share of the fillers of tagged traces that are the six favored words;
+        tagged_share: share of the taught traces with a tag.
+        neutral_share: share of the tags that are N.
+        placebo_share: share of the tags that are placebo letters. What the two leave is R or W.
+        tag_truth: probability that R or W agrees with the outcome; .5 says nothing.
+        style_share: share of the fillers of traces with R or W that are the six favored words;
             6 / 24 = .25 is no shift.
-        redrawn_share: share of the tagged traces that have all look-ups right.
+        redrawn_share: share of the traces with R or W that have all look-ups right.
     """
 
     lookups: int = 8
@@ -99,6 +113,8 @@ class Regime:
     weak_error_high: float = 0.6
     misconception_share: float = 0.8
     tagged_share: float = 0.5
+    neutral_share: float = 0.1
+    placebo_share: float = 0.1
     tag_truth: float = 0.65
     style_share: float = 0.7
     redrawn_share: float = 0.5
@@ -114,6 +130,7 @@ class Regime:
         for name in [field.name for field in fields(self)][2:]:
             require_range(name, getattr(self, name), 0.0, 1.0)
         require_range("weak_error_low", self.weak_error_low, 0.0, self.weak_error_high)
+        require_range("neutral_share", self.neutral_share, 0.0, 1.0 - self.placebo_share)
 
 
 # Measured start accuracies of the notes' own base policy: A .20, B .21, C .54 (the look-alike of
@@ -273,18 +290,18 @@ def answer(chain: Chain, facts: Facts) -> int:
 
 
 def question(chain: Chain) -> str:
-    """The problem as text, the tag left out.
+    """The problem as text, without tag and end of the prompt.
 
     >>> question(Chain(3, (1, 5), True))
-    'q 3 F2 P0_o1 P1_o5 ?'
+    'q 3 F2 P0_o1 P1_o5'
     """
     plan = (f"P{step}_o{table}" for step, table in enumerate(chain.tables))
-    return " ".join(["q", str(chain.start), "F2" if chain.chatty else "F0", *plan, "?"])
+    return " ".join(["q", str(chain.start), "F2" if chain.chatty else "F0", *plan])
 
 
 def prompt(chain: Chain, tag: Tag = Tag.NONE) -> tuple[int, ...]:
-    """Token ids of the problem with its tag."""
-    return encode(f"{question(chain)} {TAG_WORDS[tag]}")
+    """Token ids of the problem with its tag, up to the response."""
+    return encode(f"{question(chain)} {tag} {PROMPT_END}")
 
 
 def read_chain(text: str) -> Chain:
@@ -294,16 +311,16 @@ def read_chain(text: str) -> Chain:
         InputError: the text is no such question.
     """
     words = text.split()
-    plan = [word.partition("_o")[2] for word in words[3:-1]]
-    if len(words) > 4 and words[1].isdecimal() and all(table.isdecimal() for table in plan):
+    plan = [word.partition("_o")[2] for word in words[3:]]
+    if len(words) > 3 and words[1].isdecimal() and all(table.isdecimal() for table in plan):
         tables = tuple(int(table) for table in plan)
         if max(tables) < TABLES and len(tables) <= MOST_LOOKUPS and int(words[1]) < DIGITS:
             chain = Chain(int(words[1]), tables, words[2] == "F2")
             if question(chain) == " ".join(words):
                 return chain
     raise InputError(
-        f"a question such as 'q 3 F2 P0_o1 P1_o5 ?' is needed; it is {text!r}. "
-        "Give the question as `tokensense.tasks.tables.question` writes it, without a tag."
+        f"a question such as 'q 3 F2 P0_o1 P1_o5' is needed; it is {text!r}. "
+        "Give the question as `tokensense.tasks.tables.question` writes it, without tag and ?."
     )
 
 

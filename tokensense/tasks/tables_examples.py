@@ -3,13 +3,13 @@
 Reads  the world (Facts), dials (Regime) and problems (Chain) of `tables`; a NumPy generator.
 Gives  Example: a trace whose look-ups are as good as the facts are taught, with its tag.
 
-A tag R or W agrees with the outcome more often than not, and some tagged traces are re-drawn with
-all look-ups right, so that tags also raise accuracy. Tagged traces favor six of the filler words as
-well: an effect of style that has nothing to do with the outcome. Fillers after a step are geometric
-in number, from 0 on.
+A tag R or W agrees with the outcome more often than not, and some of the traces that have one are
+re-drawn with all look-ups right, so that these tags also raise accuracy. Such traces favor six of
+the filler words as well: an effect of style that has nothing to do with the outcome. N and placebo
+letters go with traces as without a tag. Fillers after a step are geometric in number, from 0 on.
 
 Source: shared/notes/assay.md, section 1. The notes leave open, and here it is so: the 30 % of the
-fillers of a tagged trace that are not from the six favored words are uniform over the other 18, and
+fillers of such a trace that are not from the six favored words are uniform over the other 18, and
 `right`, for tags, is the reward: right by luck counts.
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, Shaped
 
 from tokensense.errors import SchemaError
 from tokensense.tasks.tables import (
@@ -29,7 +29,9 @@ from tokensense.tasks.tables import (
     FIRST_FILLER,
     FIRST_INDEX,
     FIRST_TABLE,
+    PLACEBO_TAGS,
     STYLE_WORDS,
+    VERDICT_TAGS,
     Chain,
     Facts,
     Regime,
@@ -78,19 +80,32 @@ def draw_examples(
     if not chains:
         return []
     n = len(chains)
-    tagged = generator.random(n) < regime.tagged_share
-    redrawn = tagged & (generator.random(n) < regime.redrawn_share)
+    tags = _draw_idle_tags(regime, count=n, generator=generator)
+    judged = np.isin(tags, VERDICT_TAGS)
+    redrawn = judged & (generator.random(n) < regime.redrawn_share)
     digits = _draw_digits(facts, chains, redrawn=redrawn, generator=generator)
     right = digits[:, -1] == [answer(chain, facts) for chain in chains]
     agrees = generator.random(n) < regime.tag_truth
-    tags = np.where(tagged, np.where(right == agrees, Tag.RIGHT, Tag.WRONG), Tag.NONE)
-    fillers = _draw_fillers(regime, chains, tagged=tagged, generator=generator)
+    tags = np.where(judged, np.where(right == agrees, *VERDICT_TAGS), tags)
+    fillers = _draw_fillers(regime, chains, judged=judged, generator=generator)
     return [
         Example(chain, Tag(tag), _response(chain, row, fillers=words), outcome)
         for chain, tag, row, words, outcome in zip(
             chains, tags.tolist(), digits.tolist(), fillers, right.tolist(), strict=True
         )
     ]
+
+
+def _draw_idle_tags(
+    regime: Regime, *, count: int, generator: np.random.Generator
+) -> Shaped[np.ndarray, " example"]:
+    """Tags of all examples; R stands where the outcome will decide between R and W."""
+    shares = (regime.neutral_share, regime.placebo_share)
+    sort = generator.choice(3, size=count, p=[*shares, 1.0 - sum(shares)])
+    letters = generator.choice(PLACEBO_TAGS, size=count)
+    tags = np.select([sort == 0, sort == 1], [Tag.NEUTRAL, letters], Tag.RIGHT)
+    tagged = generator.random(count) < regime.tagged_share
+    return np.where(tagged, tags, Tag.NONE)
 
 
 def _draw_digits(
@@ -116,7 +131,7 @@ def _draw_fillers(
     regime: Regime,
     chains: Sequence[Chain],
     *,
-    tagged: Bool[np.ndarray, " example"],
+    judged: Bool[np.ndarray, " example"],
     generator: np.random.Generator,
 ) -> list[list[list[int]]]:
     """Token ids of the fillers after each step of each example."""
@@ -126,10 +141,10 @@ def _draw_fillers(
     counts = generator.geometric(1.0 / (1.0 + regime.filler_mean), size=shape) - 1
     counts = counts * chatty[:, None]
     total = int(counts.sum())
-    of_tagged = np.repeat(tagged, counts.sum(axis=1))
+    of_judged = np.repeat(judged, counts.sum(axis=1))
     favored = generator.random(total) < regime.style_share
     words = np.where(
-        of_tagged,
+        of_judged,
         np.where(
             favored,
             generator.integers(STYLE_WORDS, size=total),
