@@ -14,7 +14,8 @@ import xarray as xr
 
 from tokensense.errors import SchemaError, StoreError
 from tokensense.rollouts.table import text_of, texts
-from tokensense.schema import BASE, STATISTICS, Comparability
+from tokensense.schema import BASE, NO_TOKEN, ROLLOUTS, STATISTICS, Comparability, attributes
+from tokensense.segments import offsets
 
 CONDITION_LABELS = ("family", "level", "frame", "wording", "tone", "placement")
 DIGESTS = ("policy_digest", "tokenizer_digest", "template_digest")
@@ -31,10 +32,12 @@ def flat_tokens(rollouts: xr.Dataset, probes: Mapping[str, xr.Dataset]) -> xr.Da
     Returns:
         Variables `logp`, `shift`, `entropy` (nats), `p_max`, `p_square_sum` (condition, token);
         `comparable`, `inserted_tokens` (condition, rollout); `length`, `finish`, `ids_origin`,
-        `label`, `wrong_step` (rollout). Coordinates of a condition: its name, probe, family, level,
-        frame, wording, tone, placement; of a token: problem, cluster, rollout, reward, generator,
-        kind, step, token_id, text (bytes that are no UTF-8 show as backslash escapes). Attributes:
-        who sampled and scored, `off_policy` (see `is_off_policy`), digests.
+        `label`, `wrong_step`, `wrong_token` (rollout); `sampled_logp` (token). Coordinates of a
+        condition: its name, probe, family, level, frame, wording, tone, placement; of a token:
+        problem, cluster, rollout, reward, generator, kind, step, is_wrong_token (the first wrong
+        one of its rollout), token_id, text (bytes that are no UTF-8 show as backslash escapes).
+        Stores from before `wrong_token` and `sampled_logp` show what these mean by "not known": -1
+        and NaN. Attributes: who sampled and scored, `off_policy` (see `is_off_policy`), digests.
 
     Raises:
         StoreError: there is no base probe.
@@ -127,11 +130,26 @@ def _condition_coords(probes: Mapping[str, xr.Dataset], names: list[str]) -> dic
 
 def _rollout_variables(rollouts: xr.Dataset) -> dict[str, Any]:
     flags = ("finish", "ids_origin", "label")
+    sampled = ROLLOUTS["sampled_logp"]
     return {
         "length": ("rollout", rollouts["length"].values),
         "wrong_step": ("rollout", rollouts["wrong_step"].values),
+        "wrong_token": ("rollout", _known(rollouts, "wrong_token", NO_TOKEN)),
+        "sampled_logp": (
+            sampled.dims,
+            _known(rollouts, "sampled_logp", np.nan),
+            attributes(sampled),
+        ),
         **{name: ("rollout", named(rollouts[name])) for name in flags},
     }
+
+
+def _known(rollouts: xr.Dataset, name: str, unknown: int | float) -> np.ndarray:
+    """A variable that stores have only since it was added; `unknown` throughout where it is not."""
+    if name in rollouts:
+        return np.asarray(rollouts[name].values)
+    variable = ROLLOUTS[name]
+    return np.full(rollouts.sizes[variable.dims[0]], unknown, variable.dtype)
 
 
 def _token_coords(rollouts: xr.Dataset) -> dict[str, Any]:
@@ -155,6 +173,16 @@ def _token_coords(rollouts: xr.Dataset) -> dict[str, Any]:
         **{name: ("token", np.repeat(values, length)) for name, values in per_rollout.items()},
         "kind": ("token", named(rollouts["kind"])),
         "step": ("token", rollouts["step"].values),
+        "is_wrong_token": ("token", _is_wrong_token(rollouts)),
         "token_id": ("token", ids),
         "text": ("token", vocabulary[place] if ids.size else np.empty(0, dtype=str)),
     }
+
+
+def _is_wrong_token(rollouts: xr.Dataset) -> np.ndarray:
+    """True at the first wrong token of each rollout that has one."""
+    wrong = _known(rollouts, "wrong_token", NO_TOKEN)
+    start = offsets(rollouts["length"].values)
+    found = np.zeros(start[-1], bool)
+    found[(start[:-1] + wrong)[wrong != NO_TOKEN]] = True
+    return found

@@ -36,6 +36,7 @@ NEGATIVE = "neg"
 NO_LEVEL = "none"
 VERDICT = "verdict"
 NO_STEP = -1
+NO_TOKEN = -1
 
 
 class Kind(IntEnum):
@@ -139,10 +140,24 @@ ROLLOUTS: dict[str, Variable] = {
     "wrong_step": Variable(
         ("rollout",), "int32", "1", "index of the first wrong step, -1 if none or not known"
     ),
+    "wrong_token": Variable(
+        ("rollout",),
+        "int32",
+        "1",
+        "index within the response of the first wrong token, -1 if none or not known",
+    ),
     "token_id": Variable(
         ("token",), "int32", "1", "id of the sampled token; ids have no missing value"
     ),
-    "kind": Variable(("token",), "int8", "1", "what the token is, by deterministic rules", Kind),
+    "sampled_logp": Variable(
+        ("token",),
+        "float32",
+        "nats",
+        "log-probability of the token as the sampler drew it, at its temperature; NaN if not known",
+    ),
+    "kind": Variable(
+        ("token",), "int8", "1", "what the token is, by a generator that knows or by rules", Kind
+    ),
     "step": Variable(
         ("token",),
         "int32",

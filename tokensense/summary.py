@@ -66,6 +66,8 @@ def _rollouts(rollouts: xr.Dataset) -> dict[str, Any]:
             # Statistics of right against wrong know 1 and 0 alone: others must not go unseen.
             **({"neither_1_nor_0": other} if other else {}),
         },
+        # Right answers in spite of a wrong step that is known.
+        "right_by_luck": int(((reward == 1) & (rollouts["label"].values == Label.ERROR)).sum()),
         "groups_with_contrast": mixed,
         "groups_without_contrast": len(groups) - mixed,
         "generators": dict(sorted(Counter(text_of(rollouts, "generator")).items())),

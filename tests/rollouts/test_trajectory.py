@@ -143,6 +143,29 @@ def test_every_field_of_a_trace_is_kept():
     assert found["step"].values.tolist() == [0, 1]
 
 
+def test_what_a_generator_and_a_sampler_know_is_kept_and_overrides_the_rules():
+    known = Trace(
+        "p",
+        "t",
+        "1a",
+        ids=(49, 97, END),
+        label=Label.ERROR,
+        wrong_step=3,
+        wrong_token=1,
+        kinds=(Kind.COMPUTED_DIGIT, Kind.DISCOURSE, Kind.FORMAT),
+        token_steps=(3, 3, -1),
+        logps=(-0.5, -1.25, 0.0),
+    )
+    plain = Trace("p", "u", "1a")
+    found = assemble(Imported([Problem("p", "?", "1")], [known, plain]), ByteEncoder())
+    assert found["wrong_token"].values.tolist() == [1, -1]
+    assert found["wrong_step"].values.tolist() == [3, -1]
+    assert found["kind"].values[:3].tolist() == list(known.kinds)
+    assert found["kind"].values[3] == Kind.DIGIT  # by the rules
+    assert found["step"].values.tolist() == [3, 3, -1, -1, -1]
+    np.testing.assert_array_equal(found["sampled_logp"], [-0.5, -1.25, 0.0, np.nan, np.nan])
+
+
 def test_attributes_say_where_it_came_from():
     made = replace(imported(2), set_aside={"contradiction": 2, "a": 1}, refused=["f:1: x"])
     attrs = assemble(made, ByteEncoder()).attrs
@@ -254,6 +277,12 @@ def test_an_encoder_without_one_offset_a_token_is_refused(answer):
         (one("ab", steps=((1, 2), (0, 1))), r"step 1 is \[0, 1\) after character 2"),
         (one("ab", steps=((0, 2),), wrong_step=1), "wrong step of -1 to 0; it has 1"),
         (one("ab", wrong_step=-2), "it has -2"),
+        (one("ab", wrong_token=2), "wrong token of -1 to 1; it has 2"),
+        (one("", wrong_token=0), "it has 0"),
+        (one("ab", wrong_token=-2), "it has -2"),
+        (one("ab", kinds=(1,)), "entry a token in `kinds`; it has 1 for 2"),
+        (one("ab", token_steps=(1, 1, 1)), "in `token_steps`; it has 3 for 2"),
+        (one("ab", logps=()), "in `logps`; it has 0 for 2"),
         (one("ab", reward=float("inf")), "'t' needs a finite reward or NaN; it has inf"),
     ],
 )

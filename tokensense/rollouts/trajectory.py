@@ -28,11 +28,16 @@ from jaxtyping import Int
 from tokensense.errors import InputError, PolicyError
 from tokensense.rollouts.alignment import Characters, characters_of, steps_of
 from tokensense.rollouts.kinds import classify
+from tokensense.rollouts.requirements import (
+    require_ids,
+    require_one_a_token,
+    require_steps,
+    require_unicode,
+    require_wrong_token,
+)
 from tokensense.rollouts.table import TextTable
-from tokensense.schema import NO_STEP, ROLLOUTS, Finish, IdsOrigin, Label, attributes
+from tokensense.schema import NO_STEP, NO_TOKEN, ROLLOUTS, Finish, IdsOrigin, Label, attributes
 from tokensense.tasks.problem import Problem, question_key
-
-LARGEST_ID = 2**31 - 1
 
 
 @runtime_checkable
@@ -90,6 +95,10 @@ class Trace:
         label: what is known about wrong steps.
         wrong_step: index of the first wrong step, -1 if none or not known.
         steps: characters [start, end) of each step in `text`, in order and without overlap.
+        wrong_token: index of the first wrong token, -1 if none or not known.
+        kinds: `schema.Kind` of each token by a generator that knows; None: the rules of `kinds`.
+        token_steps: step of each token by a generator that knows; None: found from `steps`.
+        logps: log-probability of each token as the sampler drew it, nats; None where not known.
     """
 
     problem: str
@@ -102,6 +111,10 @@ class Trace:
     label: Label = Label.UNLABELED
     wrong_step: int = NO_STEP
     steps: tuple[tuple[int, int], ...] = ()
+    wrong_token: int = NO_TOKEN
+    kinds: tuple[int, ...] | None = None
+    token_steps: tuple[int, ...] | None = None
+    logps: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -155,6 +168,12 @@ def assemble(imported: Imported, encoder: Encoder) -> xr.Dataset:
     responses = [_tokenized(trace, encoder, bytes_of) for trace in traces]
     kinds = [
         classify(response.pieces, question=imported.problems[index[trace.problem]].question)
+        if trace.kinds is None
+        else np.array(trace.kinds, np.int64)
+        for trace, response in zip(traces, responses, strict=True)
+    ]
+    logps = [
+        np.full(len(response.ids), np.nan) if trace.logps is None else np.array(trace.logps)
         for trace, response in zip(traces, responses, strict=True)
     ]
     table = TextTable()
@@ -163,6 +182,7 @@ def assemble(imported: Imported, encoder: Encoder) -> xr.Dataset:
         **_rollout_arrays(traces, index, table),
         "length": [len(response.ids) for response in responses],
         "token_id": [i for response in responses for i in response.ids],
+        "sampled_logp": _joined(logps),
         "kind": _joined(kinds),
         "step": _joined([response.step for response in responses]),
         "vocab_id": sorted(bytes_of),
@@ -204,7 +224,7 @@ def _problem_index(problems: Sequence[Problem]) -> dict[str, int]:
             )
         parts = {"name": problem.name, "question": problem.question, "answer": problem.answer or ""}
         for what, text in parts.items():
-            _require_unicode(text, f"the {what} of problem {problem.name!r}")
+            require_unicode(text, f"the {what} of problem {problem.name!r}")
     return index
 
 
@@ -219,42 +239,26 @@ def _grouped(traces: Sequence[Trace], index: dict[str, int]) -> list[Trace]:
     return sorted(traces, key=lambda trace: index[trace.problem])
 
 
-def _require_unicode(text: str, what: str) -> None:
-    """Lone surrogates come in through JSON escapes and can be neither stored nor encoded."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as cause:
-        raise InputError(
-            f"{what} needs to be valid Unicode; it has a lone surrogate at character "
-            f"{cause.start}. Repair or remove that character."
-        ) from cause
-
-
-def _require_ids(ids: Sequence[int], what: str) -> None:
-    """Refuse what int32 would wrap around: a wrapped id is another token, silently."""
-    for place, token in enumerate(ids):
-        if not 0 <= token <= LARGEST_ID:
-            raise InputError(
-                f"{what} needs token ids of 0 to {LARGEST_ID}; token {place} has id {token}. "
-                "Ids come from the sampler as they are, never from arrays of a narrower type."
-            )
-
-
 def _tokenized(trace: Trace, encoder: Encoder, bytes_of: dict[int, bytes]) -> _Response:
     """Give a trace its tokens; `bytes_of` gathers the bytes of every id seen."""
     what = f"rollout {trace.name!r} of problem {trace.problem!r}"
     for text in (trace.text, trace.name, trace.generator):
-        _require_unicode(text, what)
-    _require_steps(trace, what)
+        require_unicode(text, what)
+    require_steps(trace.steps, trace.wrong_step, size=len(trace.text), what=what)
     ids = encoder.encode(trace.text) if trace.ids is None else list(trace.ids)
-    _require_ids(ids, what)
+    require_ids(ids, what)
     for token in ids:
         if token not in bytes_of:
             bytes_of[token] = _bytes_of(token, encoder, what)
+    for name in ("kinds", "token_steps", "logps"):
+        require_one_a_token(name, getattr(trace, name), count=len(ids), what=what)
+    require_wrong_token(trace.wrong_token, count=len(ids), what=what)
     pieces = [bytes_of[token] for token in ids]
     decoded, given = b"".join(pieces), trace.text.encode("utf-8")
     # Decoders strip end tokens, so the text of exact ids may end earlier than they do.
     faithful = decoded.startswith(given) if trace.ids is not None else decoded == given
+    if trace.token_steps is not None:
+        return _Response(ids, pieces, np.array(trace.token_steps, np.int64), faithful)
     if not trace.steps:
         return _Response(ids, pieces, np.full(len(ids), NO_STEP), faithful)
     bounds = np.array(trace.steps, np.int64)
@@ -289,24 +293,6 @@ def _encoded_characters(text: str, ids: list[int], encoder: Encoder, what: str) 
     return Characters(text, start, end)
 
 
-def _require_steps(trace: Trace, what: str) -> None:
-    """Steps lie in the text, in order; the wrong one is one of them."""
-    last = 0
-    for place, (start, end) in enumerate(trace.steps):
-        if not last <= start <= end <= len(trace.text):
-            raise InputError(
-                f"{what} needs steps in order within its {len(trace.text)} characters; step "
-                f"{place} is [{start}, {end}) after character {last}. Give [start, end) of each "
-                "step in the text."
-            )
-        last = end
-    if trace.wrong_step < NO_STEP or (trace.steps and trace.wrong_step >= len(trace.steps)):
-        raise InputError(
-            f"{what} needs a wrong step of -1 to {len(trace.steps) - 1}; it has "
-            f"{trace.wrong_step}. Count steps from 0; -1 means none or not known."
-        )
-
-
 def _shift(text: str, decoded: str, what: str) -> int:
     """Where the text that came begins in the decoded one: 0, or 1 after an added first blank."""
     for shift in (0, 1):
@@ -325,7 +311,7 @@ def _problem_arrays(
     """Arrays over problems and their prompt tokens; equal question keys share a cluster."""
     prompts = [encoder.render(problem.question) for problem in problems]
     for problem, prompt in zip(problems, prompts, strict=True):
-        _require_ids(prompt, f"the prompt of problem {problem.name!r}")
+        require_ids(prompt, f"the prompt of problem {problem.name!r}")
     clusters: dict[str, int] = {}
     return {
         "problem_name": table.rows(problem.name for problem in problems),
@@ -360,6 +346,7 @@ def _rollout_arrays(
         "ids_origin": [again if trace.ids is None else exact for trace in traces],
         "label": [trace.label for trace in traces],
         "wrong_step": [trace.wrong_step for trace in traces],
+        "wrong_token": [trace.wrong_token for trace in traces],
     }
 
 
