@@ -46,8 +46,8 @@ def world(seed=0, **dials):
 def test_the_vocabulary_is_fixed():
     # Ids in a shipped tokenizer and policy: a change here makes those useless.
     digest = hashlib.sha256("\n".join(VOCABULARY).encode()).hexdigest()
-    assert digest == "642b9ef536d8e74d552bc8d89ff267bab2b312460d6fe4a3cfdb6e2c2da10eb3"
-    assert len(VOCABULARY) == len(set(VOCABULARY)) == 7 + 2 + 7 + 10 + 8 + 12 + 96 + 24
+    assert digest == "728358ab38803a7d9d3382ac4caa0c0431585b5839e4dd9cb332258d21f2c43f"
+    assert len(VOCABULARY) == len(set(VOCABULARY)) == 7 + 2 + 11 + 10 + 8 + 12 + 96 + 24
     assert not any(any(blank in word for blank in " \n\t") for word in VOCABULARY)
 
 
@@ -193,7 +193,7 @@ def test_a_prompt_is_the_question_with_a_tag_of_one_token():
     assert decode(prompt(chain, Tag.RIGHT)) == "q 7 F0 P0_o0 P1_o4 P2_o2 R ?"
     assert decode(prompt(chain, Tag.WRONG)) == "q 7 F0 P0_o0 P1_o4 P2_o2 W ?"
     assert decode(prompt(chain, Tag.NEUTRAL)) == "q 7 F0 P0_o0 P1_o4 P2_o2 N ?"
-    assert PLACEBO_TAGS == ("A", "B", "X", "Y")
+    assert PLACEBO_TAGS == tuple("ABDELMYZ")
     assert {len(prompt(chain, tag)) for tag in Tag} == {7, 8}
 
 

@@ -48,7 +48,9 @@ FILLERS = (
 )
 PROMPT_END = "?"
 # Pairs of tags that tell nothing, by family.
-PLACEBOS = MappingProxyType({"letter": ("A", "B"), "mark": ("X", "Y")})
+PLACEBOS = MappingProxyType(
+    {"first": ("A", "B"), "early": ("D", "E"), "middle": ("L", "M"), "last": ("Y", "Z")}
+)
 
 
 class Tag(StrEnum):
@@ -60,8 +62,12 @@ class Tag(StrEnum):
     NEUTRAL = "N"
     A = "A"
     B = "B"
-    X = "X"
+    D = "D"
+    E = "E"
+    L = "L"
+    M = "M"
     Y = "Y"
+    Z = "Z"
 
 
 PLACEBO_TAGS = tuple(Tag(letter) for pair in PLACEBOS.values() for letter in pair)
@@ -82,6 +88,8 @@ PAD, END, EQUALS, ANSWER = ID["<pad>"], ID["<eos>"], ID["="], ID["ans"]
 FIRST_DIGIT, FIRST_TABLE, FIRST_INDEX = ID["0"], ID["o0"], ID["I_0"]
 FIRST_FILLER = ID[FILLERS[0]]
 SOURCE = "tables"
+# Of the shipped policy's world: `plant_facts(Regime(), np.random.default_rng(WORLD_SEED))`.
+WORLD_SEED = 0
 
 
 @dataclass(frozen=True)
