@@ -1,6 +1,7 @@
 """A language model with its tokenizer: encodes, renders prompts, is asked for log-probabilities.
 
-Reads  a hub id (local cache only), a folder with safetensors, or a `.gguf` file (always dense).
+Reads  a hub id (local cache only), a folder with safetensors, a `.gguf` file (always dense), or
+       the name of a bundled policy.
 Gives  Policy, load_policy. Every string becomes ids here; the rest of the package sees ids only.
 Source the GGUF behaviour of transformers: `dequantize=True` gives plain `Linear` modules that can
        be saved again; without it, weights stay packed where the `kernels` package is found, and its
@@ -28,6 +29,7 @@ from transformers import (
 
 from tokensense.checks import require_member
 from tokensense.errors import PolicyError
+from tokensense.models import tiny
 from tokensense.models.dense_copy import dense_copy, is_gguf, quiet, split_name
 from tokensense.models.token_bytes import byte_reader, character_offsets
 
@@ -48,23 +50,31 @@ class Policy:
         model: any `AutoModelForCausalLM`; put into evaluation mode.
         tokenizer: its tokenizer.
         name: what figures and stores call it.
+        wordings: the bank of sentences (`probes.bank`) that it can be told.
 
     Attributes:
         model: as given.
         tokenizer: as given.
         name: as given.
+        wordings: as given.
         bos_id: id of the beginning-of-text token, None where the tokenizer has none.
         context_length: most tokens that the model was made for, prompt and response together.
         objections: what self-checks found, by name; "" for none. The scorer fills it.
     """
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, name: str
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        name: str,
+        wordings: str = tiny.ENGLISH,
     ) -> None:
         model.eval()  # type: ignore[no-untyped-call]
         self.model = model
         self.tokenizer = tokenizer
         self.name = name
+        self.wordings = wordings
         self.bos_id: int | None = tokenizer.bos_token_id
         self.objections: dict[str, str] = {}
         config = model.config.get_text_config()
@@ -281,8 +291,8 @@ def load_policy(source: str | Path, *, device: str = "cpu", dtype: str = "float3
     """Load a policy from what is on this machine.
 
     Args:
-        source: a folder as `save_pretrained` writes it, a `.gguf` file, or a hub id in the local
-            cache.
+        source: a folder as `save_pretrained` writes it, a `.gguf` file, a hub id in the local
+            cache, or a bundled policy such as `tiny:mixed`.
         device: as torch names it.
         dtype: one of `DTYPES`; float32 unless the numerical floor of another was looked at.
 
@@ -297,7 +307,9 @@ def load_policy(source: str | Path, *, device: str = "cpu", dtype: str = "float3
     """
     require_member("dtype", dtype, DTYPES)
     path = Path(source)
-    if is_gguf(path):
+    if str(source).startswith(tiny.SCHEME):
+        folder, name = str(tiny.folder(str(source))), str(source)
+    elif is_gguf(path):
         copy = dense_copy(path)
         folder, name = str(copy), split_name(path, copy)
     elif path.is_dir():
@@ -335,7 +347,7 @@ def _load(folder: str, *, name: str, device: str, dtype: str) -> Policy:
             f"To fetch a hub model first: hf download {folder}."
         ) from cause
     model.to(device)  # type: ignore[arg-type]  # its stub is wrapped wrongly
-    return Policy(model, tokenizer, name=name)
+    return Policy(model, tokenizer, name=name, wordings=tiny.wordings(Path(folder)))
 
 
 def _require_safetensors(folder: Path) -> None:
