@@ -270,6 +270,10 @@ def test_states_of_tokens_in_the_order_they_came(tokens):
     mean = np.mean(d["verdict"], axis=0)
     np.testing.assert_allclose(found.contrast, mean, atol=1e-12)
     np.testing.assert_allclose(found.floor, floor, atol=1e-12)
+    assert found.attrs["wordings"] == 2
+    for side, level in (("positive", "pos"), ("negative", "neg")):
+        logp = [tokens.logp.sel(condition=f"verdict.{f}.{level}").values for f in ("f0", "f1")]
+        np.testing.assert_allclose(found[side], np.mean(logp, axis=0) - base, atol=1e-6)
     np.testing.assert_array_equal(found.state, np.where(np.abs(mean) < floor, 1, 0))
     assert found.state.attrs["flag_meanings"] == "resolved unresolved not_known"
 

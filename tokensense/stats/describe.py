@@ -37,6 +37,7 @@ SIGNS = (
 )
 # Fewer matched pairs, and the wordings are the sample.
 WORDINGS_NEEDED = 6
+SIDES = ("positive", "negative")
 TOKEN_STATES = ("resolved", "unresolved", "not_known")
 SECTIONS = ("triple", "kind", "floor", "neutral", "informative", "controls")
 FLOOR_STATISTICS: dict[str, str] = {
@@ -128,9 +129,10 @@ def token_states(tokens: xr.Dataset) -> xr.Dataset:
         tokens: as for `describe`.
 
     Returns:
-        Dims (token,), in the order of `tokens`: `contrast`, mean of d over the wordings of the
-        verdict, nats; `floor`, nats; `state`, CF flags TOKEN_STATES (`not_known`: not comparable
-        under all verdict pairs, or no wording floor).
+        Dims (token,), in the order of `tokens`: `positive` and `negative`, mean shifts z+ and z-
+        over the wordings of the verdict, `contrast` of the two, and `floor`, nats; `state`, CF
+        flags TOKEN_STATES (`not_known`: not comparable under all verdict pairs, or no wording
+        floor). Attribute `wordings`: verdict pairs behind the means.
 
     Raises:
         SchemaError: as `describe`.
@@ -140,7 +142,8 @@ def token_states(tokens: xr.Dataset) -> xr.Dataset:
     pairs = pairs_of(sample)
     terms = terms_of(sample, pairs)
     floor = _wording_floor(sample, pairs, terms)
-    mean, level = _mean_contrast(sample, pairs, terms), floor.at(sample.distance)
+    sides = {side: _mean_shift(sample, pairs, terms, side) for side in SIDES}
+    mean, level = contrast(*sides.values()), floor.at(sample.distance)
     known = ~np.isnan(mean) & ~np.isnan(level)
     state = np.where(known, np.where(unresolved(mean, level), 1, 0), 2).astype(np.int8)
     back = np.argsort(sample.order)
@@ -152,6 +155,14 @@ def token_states(tokens: xr.Dataset) -> xr.Dataset:
     nats = {"units": "nats"}
     return xr.Dataset(
         {
+            **{
+                side: (
+                    ("token",),
+                    shift[back],
+                    {**nats, "description": f"mean shift over the verdict's {side} conditions"},
+                )
+                for side, shift in sides.items()
+            },
             "contrast": (
                 ("token",),
                 mean[back],
@@ -160,7 +171,7 @@ def token_states(tokens: xr.Dataset) -> xr.Dataset:
             "floor": (("token",), level[back], {**nats, "description": "wording floor"}),
             "state": (("token",), state[back], flags),
         },
-        attrs={"sign": SIGNS, "statement": floor.statement},
+        attrs={"sign": SIGNS, "statement": floor.statement, "wordings": len(terms.verdict)},
     )
 
 
@@ -242,12 +253,19 @@ def _value(one: xr.Dataset, unit: str) -> str:
     return f"{estimate:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
+def _mean_shift(
+    sample: Sample, pairs: list[Pair], terms: Terms, side: str
+) -> Float[np.ndarray, " token"]:
+    """Mean shift of a side of the verdict's wordings; NaN where not comparable under all."""
+    parts = [pairs[i] for i in terms.verdict]
+    mean = np.mean([sample.shift(getattr(pair, side)) for pair in parts], axis=0)
+    usable = np.logical_and.reduce([sample.usable(pair) for pair in parts])
+    return np.where(broadcast(usable, sample.length), mean, np.nan)
+
+
 def _mean_contrast(sample: Sample, pairs: list[Pair], terms: Terms) -> Float[np.ndarray, " token"]:
     """Mean of d over the verdict's wordings; NaN where not comparable under all of them."""
-    parts = [pairs[i] for i in terms.verdict]
-    values = [contrast(sample.shift(p.positive), sample.shift(p.negative)) for p in parts]
-    usable = np.logical_and.reduce([sample.usable(pair) for pair in parts])
-    return np.where(broadcast(usable, sample.length), np.mean(values, axis=0), np.nan)
+    return contrast(*(_mean_shift(sample, pairs, terms, side) for side in SIDES))
 
 
 def _wording_floor(sample: Sample, pairs: list[Pair], terms: Terms) -> WordingFloor:
