@@ -49,6 +49,7 @@ ALLOWED: dict[str, Allowed] = {
     "probes.replicas": Allowed(DESCRIPTION | {"models", "store"}),
     # downstream: arrays in, results out, never a model
     "stats": Allowed(GROUND, {"statsmodels"}),
+    "credit": Allowed(GROUND),
     "figures": Allowed({"schema", "errors", "checks"}, {"matplotlib"}),
     # the top puts parts together; two views of what a store holds are too large for `study`
     "flat": Allowed(GROUND | {"rollouts"}),
@@ -58,8 +59,9 @@ ALLOWED: dict[str, Allowed] = {
         | {"tasks", "models", "rollouts", "importing", "probes", "store", "stats", "figures"}
         | {"flat", "summary"}
     ),
+    "assignment": Allowed(GROUND | {"credit", "stats", "study"}),
     "cli": Allowed({"tokensense", "errors", "schema"}),
-    "__init__": Allowed({"study", "models", "figures"}),
+    "__init__": Allowed({"study", "assignment", "models", "figures"}),
 }
 # Importing one of these costs a second or a gigabyte, or ties us to a framework.
 HEAVY = {
@@ -68,7 +70,7 @@ HEAVY = {
     *("jupyterlab", "trl", "verl", "minicons", "lm_eval", "datasets", "sklearn"),
 }
 BY_STRING = {"import_module", "__import__", "require_extra"}
-LIGHT = ("stats", "figures", "store", "importing", "tasks")
+LIGHT = ("stats", "credit", "figures", "store", "importing", "tasks")
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -210,6 +210,41 @@ def analyze(
 
 @app.command()
 @_friendly
+def credit(
+    store: Store,
+    rules: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rule",
+            help="uniform, cscr, cscr_shuffled ...; once a rule. The first two if not given.",
+        ),
+    ] = None,
+    advantage: Annotated[
+        str | None,
+        typer.Option("--advantage", help="group_std, group_mean, leave_one_out or pooled."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Credit of every token under named rules, kept in the store; says what their weights do."""
+    import tokensense as ts
+
+    chosen = {"rules": rules} if rules else {}
+    found = ts.assign_credit(ts.Study(store), advantage=advantage, **chosen)
+    numbers = [name for name, values in found.data_vars.items() if values.dims == ("rule",)]
+    table = found[numbers].to_dataframe()[["left_out", *numbers]].astype(object)
+    table["tokens"] = table["tokens"].astype(int)
+    rows = table.where(table.notna(), None).reset_index().to_dict("records")
+    if as_json:
+        typer.echo(json.dumps({"rules": rows, **found.attrs}, indent=1, default=str))
+        return
+    shown = [{name: _plain(value) for name, value in row.items()} for row in rows]
+    _print_rows([{"section": "weights", **row} for row in shown])
+    for name, value in found.attrs.items():
+        typer.echo(f"{name}: {value}")
+
+
+@app.command()
+@_friendly
 def figures(
     store: Store,
     out: Annotated[Path, typer.Option("--out", help="Folder for PDF, PNG, CSV and the manifest.")],
@@ -232,6 +267,11 @@ def info(store: Store, as_json: Json = False) -> None:
 
     found = ts.Study(store, mode="r").info()
     _show(found, _lines(found), as_json=as_json)
+
+
+def _plain(value: object) -> str:
+    """A cell of a table."""
+    return f"{value:.4f}" if isinstance(value, float) else str("-" if value is None else value)
 
 
 def _print_rows(rows: list[dict[str, str]]) -> None:

@@ -40,6 +40,7 @@ def summarize(archive: Archive) -> dict[str, Any]:
         found["off_policy"] = is_off_policy(archive.rollouts(), json.loads(base["header"]))
     found["probes"] = probes
     found["analyses"] = inventory.names_in(archive, "stats")
+    found["credit"] = inventory.names_in(archive, "credit")
     found["megabytes"] = round(stock["bytes"] / 1e6, 1)
     found["format_version"] = stock["format_version"]
     found["holder"] = stock["holder"]

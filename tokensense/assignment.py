@@ -1,0 +1,318 @@
+"""Credit of every stored token under named rules: evidence from the probes, weights to the store.
+
+Reads  the flat view of a study, nodes `/rollouts` and `/probes/<name>`.
+Gives  assign_credit, which keeps `/credit/<rule>` in the store; credit_of, which does not.
+Sign   credit has the unit of the advantage; positive: the update would make the token likelier.
+
+z+ and z- are means over the wordings of the verdict without tone, in the frames that the placebo
+has too where there is one (`stats.pairs`), so that CSCR and its placebo control read the same
+sentences. The placebo is one family, the first by name: as many words and passes as the verdict
+takes. A rollout whose reward is undecided, or that may not be compared under a condition that a
+rule reads, gets credit NaN under that rule, never 0, and is counted.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Bool, Float64
+
+from tokensense.checks import require_member
+from tokensense.credit import CATALOGUE
+from tokensense.credit.advantages import ADVANTAGES, DDOF, EPS
+from tokensense.credit.base import (
+    BUDGETS,
+    PER_ROLLOUT,
+    SUPPLIERS,
+    Credit,
+    Evidence,
+    settings_of,
+    weights_of,
+)
+from tokensense.credit.report import WEIGHT_NUMBERS, weight_numbers
+from tokensense.errors import StatisticsError
+from tokensense.segments import broadcast
+from tokensense.stats.pairs import pairs_of, terms_of
+from tokensense.stats.sample import Pair, Sample, read_sample
+
+if TYPE_CHECKING:
+    from tokensense.study import Study
+
+VERDICT_SHIFTS = ("z_pos", "z_neg")
+PLACEBO_SHIFTS = ("placebo_pos", "placebo_neg")
+DEFAULT_RULES = ("uniform", "cscr")
+CREDIT = {
+    "units": "advantage",
+    "description": "credit of the token; positive: the update would make it likelier",
+}
+WEIGHT = {
+    "units": "1",
+    "description": "credit = weight x advantage; NaN: not a weight, or left out",
+}
+ADVANTAGE = {"units": "advantage", "description": "of its rollout; positive: better than its group"}
+SURPRISAL = {"units": "nats", "description": "-log p under base"}
+
+
+class _Gathered(NamedTuple):
+    """All evidence of a store, and which rollouts may be used for which of it."""
+
+    arrays: dict[str, np.ndarray]  # as the fields of Evidence, NaN where there is none
+    usable: dict[str, Bool[np.ndarray, " rollout"]]  # by evidence
+    said: dict[str, str]  # by evidence: the pairs it is made of
+
+
+def assign_credit(
+    study: "Study",
+    rules: Sequence[str] | Mapping[str, Credit] = DEFAULT_RULES,
+    *,
+    advantage: str | None = None,
+) -> xr.Dataset:
+    """Credit of every token under each rule; each is kept in the store as `/credit/<rule>`.
+
+    Args:
+        study: with the probes that the rules need.
+        rules: names from `tokensense.credit.CATALOGUE`, or rules by the name they are stored under,
+            as `{"half": adjusted(CATALOGUE["cscr"], gamma=0.5)}`.
+        advantage: `group_std`, `group_mean`, `leave_one_out` or `pooled`; None: `group_std`, and
+            `pooled` where every problem has one rollout.
+
+    Returns:
+        As `credit_of`.
+
+    Raises:
+        SchemaError: an unknown rule or advantage.
+        StatisticsError: evidence is missing, and which probe supplies it; or no reward is decided.
+        StoreError: there is no store or no finished base probe, or the store cannot be written.
+    """
+    archive = study.archive()
+    credit = credit_of(study.tokens(), archive.rollouts(), rules=rules, advantage=advantage)
+    with archive:
+        for name in credit["rule"].values.tolist():
+            archive.write_node(f"/credit/{name}", _node(credit, name))
+    return credit
+
+
+def credit_of(
+    tokens: xr.Dataset,
+    rollouts: xr.Dataset,
+    *,
+    rules: Sequence[str] | Mapping[str, Credit] = DEFAULT_RULES,
+    advantage: str | None = None,
+) -> xr.Dataset:
+    """Credit of every token under each rule.
+
+    Args:
+        tokens: of `Study.tokens()`.
+        rollouts: the node `/rollouts`.
+        rules: as in `assign_credit`.
+        advantage: as in `assign_credit`.
+
+    Returns:
+        `credit` and `weight` (rule, token), NaN where a rollout was left out, and `weight` where
+        the rule does not multiply; `advantage` and `surprisal` (token); `length` (rollout); the
+        numbers of `credit.report.WEIGHT_NUMBERS` (rule). Coordinates of a token as in
+        `Study.tokens()`; of a rule: form, budget, source, settings, evidence, and `left_out`, which
+        counts rollouts by reason. Attributes: which advantage, `pooled`, groups without contrast.
+
+    Raises:
+        SchemaError: an unknown rule or advantage.
+        StatisticsError: evidence is missing, and which probe supplies it; or no reward is decided.
+    """
+    chosen = _chosen(rules)
+    reward = rollouts["reward"].values.astype(np.float64)
+    group = rollouts["problem_of"].values
+    values, said = _advantages(reward, group, advantage)
+    needed = frozenset().union(*(rule.needs for rule in chosen.values()))
+    gathered = _gather(tokens, read_sample(tokens), length=rollouts["length"].values, needed=needed)
+    gathered.arrays["advantage"] = values
+    assigned = {name: _assigned(rule, gathered) for name, rule in chosen.items()}
+    return _dataset(assigned, chosen, gathered, tokens=tokens, attrs=said)
+
+
+def _chosen(rules: Sequence[str] | Mapping[str, Credit]) -> dict[str, Credit]:
+    if isinstance(rules, Mapping):
+        return dict(rules)
+    for name in rules:
+        require_member("rule", name, CATALOGUE)
+    return {name: CATALOGUE[name] for name in rules}
+
+
+def _advantages(
+    reward: Float64[np.ndarray, " rollout"],
+    group: np.ndarray,
+    advantage: str | None,
+) -> tuple[Float64[np.ndarray, " rollout"], dict[str, Any]]:
+    """Advantage of each rollout, NaN where it is undecided, and what has to be said about it."""
+    decided = np.isfinite(reward)
+    if not decided.any():
+        raise StatisticsError(
+            f"credit needs rewards; none of {reward.size} rollouts is decided. Import traces with "
+            "rewards, or check their answers."
+        )
+    sizes = np.unique(group[decided], return_counts=True)[1]
+    if advantage is None:
+        advantage = "pooled" if sizes.max() == 1 else "group_std"
+    require_member("advantage", advantage, ADVANTAGES)
+    values = np.full(reward.shape, np.nan)
+    values[decided] = ADVANTAGES[advantage](reward[decided], group[decided])
+    active = np.unique(group[decided & (np.abs(values) > 0)]).size
+    said: dict[str, Any] = {
+        "advantage": advantage,
+        "pooled": advantage == "pooled",
+        "groups": int(sizes.size),
+        "groups_without_contrast": int(sizes.size) - active,
+    }
+    return values, said | ({"eps": EPS, "ddof": DDOF} if advantage == "group_std" else {})
+
+
+def _gather(
+    tokens: xr.Dataset, sample: Sample, *, length: np.ndarray, needed: frozenset[str]
+) -> _Gathered:
+    """Lay out what the rules need, for all rollouts of the store in its order."""
+    entropy = tokens["entropy"].transpose("condition", "token").values[sample.base, sample.order]
+    arrays = {
+        "length": length.astype(np.int64),
+        "key": np.arange(length.size),
+        "logp": -sample.surprisal,
+        "entropy": entropy.astype(np.float64),
+        "distance": sample.distance,
+    }
+    base = _of_all(sample.comparable[sample.base], length)
+    usable = dict.fromkeys(("logp", "entropy", "distance"), base)
+    said = {}
+    for names, pairs in _pairs_needed(sample, needed).items():
+        together = np.logical_and.reduce([sample.usable(pair) for pair in pairs])
+        for name, side in zip(names, ("positive", "negative"), strict=True):
+            shifts = [sample.shift(getattr(pair, side)) for pair in pairs]
+            arrays[name] = np.mean(shifts, axis=0)
+            usable[name] = _of_all(together, length)
+            said[name] = f"mean of {', '.join(pair.name for pair in pairs)}"
+    return _Gathered(arrays, usable, said)
+
+
+def _pairs_needed(sample: Sample, needed: frozenset[str]) -> dict[tuple[str, str], list[Pair]]:
+    """Which pairs of conditions make the shifts that the rules read."""
+    if not needed & {*VERDICT_SHIFTS, *PLACEBO_SHIFTS}:
+        return {}
+    pairs = pairs_of(sample)
+    terms = terms_of(sample, pairs)
+    found = {VERDICT_SHIFTS: [pairs[i] for i in terms.verdict]}
+    if needed & set(PLACEBO_SHIFTS):
+        if not terms.placebo:
+            raise StatisticsError(
+                f"the evidence {list(PLACEBO_SHIFTS)} needs a placebo pair; there are "
+                f"{[pair.name for pair in pairs]}. Run the probe `placebo` first."
+            )
+        family = terms.placebo[min(terms.placebo)]
+        found[PLACEBO_SHIFTS] = [pairs[i] for i in family]
+    return found
+
+
+def _of_all(
+    comparable: Bool[np.ndarray, " filled"], length: np.ndarray
+) -> Bool[np.ndarray, " rollout"]:
+    """Widen to all rollouts; those without tokens have nothing to compare and stay in."""
+    widened = np.ones(length.size, dtype=bool)
+    widened[length > 0] = comparable
+    return widened
+
+
+def _assigned(rule: Credit, gathered: _Gathered) -> dict[str, Any]:
+    """Credit and weight of every token, NaN where its rollout is left out, and the counts."""
+    arrays = gathered.arrays
+    unknown = sorted(rule.needs - arrays.keys())
+    if unknown:
+        raise StatisticsError(
+            f"a rule needs the evidence {unknown}; a store has {sorted(arrays)}. Give it to the "
+            "rule by hand, as `Evidence`."
+        )
+    decided = np.isfinite(arrays["advantage"])
+    comparable = np.logical_and.reduce(
+        [np.ones_like(decided), *(gathered.usable[n] for n in rule.needs & gathered.usable.keys())]
+    )
+    kept = decided & comparable
+    own = broadcast(kept, arrays["length"])
+    evidence = Evidence(
+        **{
+            name: arrays[name][kept if name in PER_ROLLOUT else own]
+            for name in ("length", "advantage", *rule.needs)
+        }
+    )
+    weights = weights_of(rule, evidence)
+    found: dict[str, Any] = {
+        "credit": _with_gaps(rule.assign(evidence), own),
+        "weight": _with_gaps(weights, own),
+        "left_out": {
+            "undecided": int((~decided).sum()),
+            "not_comparable": int((decided & ~comparable).sum()),
+        },
+    }
+    surprisal = -arrays["logp"][own]
+    return found | weight_numbers(weights, surprisal, evidence.length)
+
+
+def _with_gaps(
+    values: Float64[np.ndarray, " kept"] | None, own: Bool[np.ndarray, " token"]
+) -> Float64[np.ndarray, " token"]:
+    filled = np.full(own.size, np.nan)
+    if values is not None:
+        filled[own] = values
+    return filled
+
+
+def _dataset(
+    assigned: Mapping[str, Mapping[str, Any]],
+    chosen: Mapping[str, Credit],
+    gathered: _Gathered,
+    *,
+    tokens: xr.Dataset,
+    attrs: Mapping[str, Any],
+) -> xr.Dataset:
+    """Put the rules side by side, with what was said of each."""
+    arrays = gathered.arrays
+
+    def stacked(name: str) -> np.ndarray:
+        return np.stack([found[name] for found in assigned.values()])
+
+    variables: dict[str, Any] = {
+        "credit": (("rule", "token"), stacked("credit"), CREDIT),
+        "weight": (("rule", "token"), stacked("weight"), WEIGHT),
+        "advantage": ("token", broadcast(arrays["advantage"], arrays["length"]), ADVANTAGE),
+        "surprisal": ("token", -arrays["logp"], SURPRISAL),
+        "length": ("rollout", arrays["length"], {"units": "tokens", "sample_dimension": "token"}),
+        **{
+            name: ("rule", stacked(name), {"units": "1", "description": meaning})
+            for name, meaning in WEIGHT_NUMBERS.items()
+        },
+    }
+    facts = {
+        "form": [rule.form for rule in chosen.values()],
+        "budget": [rule.budget for rule in chosen.values()],
+        "source": [rule.source for rule in chosen.values()],
+        "settings": [json.dumps(settings_of(rule), sort_keys=True) for rule in chosen.values()],
+        "evidence": [
+            json.dumps(
+                {name: gathered.said.get(name, SUPPLIERS[name]) for name in sorted(rule.needs)}
+            )
+            for rule in chosen.values()
+        ],
+        "left_out": [json.dumps(found["left_out"]) for found in assigned.values()],
+    }
+    coords = {
+        "rule": list(chosen),
+        **{name: ("rule", values) for name, values in facts.items()},
+        **{str(n): array for n, array in tokens.coords.items() if array.dims == ("token",)},
+    }
+    kept = {name: tokens.attrs[name] for name in ("sampled_by", "scored_by", "off_policy")}
+    return xr.Dataset(variables, coords=coords).assign_attrs({**kept, **attrs})
+
+
+def _node(credit: xr.Dataset, name: str) -> xr.Dataset:
+    """What the store keeps of one rule: coordinates of a token are in `/rollouts` already."""
+    one = credit.sel(rule=name)
+    facts = {str(n): array.item() for n, array in one.coords.items() if array.dims == ()}
+    facts["budget_meaning"] = BUDGETS[facts["budget"]]
+    kept = one[["credit", "weight", "advantage", *WEIGHT_NUMBERS]].reset_coords(drop=True)
+    return kept.assign_attrs({**credit.attrs, **facts})
