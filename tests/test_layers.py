@@ -54,10 +54,11 @@ ALLOWED: dict[str, Allowed] = {
     # the top puts parts together; two views of what a store holds are too large for `study`
     "flat": Allowed(GROUND | {"rollouts"}),
     "summary": Allowed(GROUND | {"rollouts", "store", "flat"}),
+    "view": Allowed(GROUND | {"rollouts", "store", "flat", "stats", "figures"}),
     "study": Allowed(
         GROUND
         | {"tasks", "models", "rollouts", "importing", "probes", "store", "stats", "figures"}
-        | {"flat", "summary"}
+        | {"flat", "summary", "view"}
     ),
     "assignment": Allowed(GROUND | {"credit", "stats", "study"}),
     "cli": Allowed({"tokensense", "errors", "schema"}),

@@ -1,8 +1,12 @@
 """Made-up stores: shifts shaped like those of real traces, and results written down by hand."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import xarray as xr
 
+from tokensense.figures.tokens import Question
 from tokensense.schema import Variable, attributes
 from tokensense.stats.resampling import Method
 from tokensense.stats.triples import TERMS
@@ -150,3 +154,53 @@ def kind_and_balance(names=KINDS, *, seed: int = 0) -> tuple[xr.Dataset, xr.Data
         attrs=PROVENANCE,
     )
     return kind, share
+
+
+def traced(traces: Sequence[Sequence[bytes]], *, seed: int = 0) -> dict[str, Any]:
+    """Arguments of `token_view` for traces of one problem, given as the bytes of their tokens.
+
+    Rewards are wrong, right, undecided in turn. Steps hold four tokens; every wrong trace has its
+    labelled wrong step 1, and its first wrong token at place 5, where it is long enough.
+    """
+    rng = np.random.default_rng(seed)
+    words = sorted({token for trace in traces for token in trace})
+    length = np.array([len(trace) for trace in traces], dtype=np.int64)
+    owner, count = np.repeat(np.arange(len(traces)), length), int(length.sum())
+    place = np.arange(count) - np.repeat(np.cumsum(length) - length, length)
+    reward = np.resize([0.0, 1.0, np.nan], len(traces))
+    surprisal = rng.exponential(1.0, count)
+    positive, negative = rng.standard_t(2, (2, count)) * 0.2 * surprisal
+    state = np.resize([0, 1, 1, 2], count)
+    positive[state == 2] = np.nan
+    wrong = (reward == 0.0)[owner]
+    flags = {"flag_meanings": "resolved unresolved not_known"}
+    tokens = xr.Dataset(
+        {
+            "logp": (("condition", "token"), -surprisal[None].astype(np.float32)),
+            "entropy": (("condition", "token"), rng.exponential(1.0, (1, count))),
+            "wrong_step": ("rollout", np.where(reward == 0.0, 1, -1)),
+            "positive": ("token", positive),
+            "negative": ("token", negative),
+            "contrast": ("token", (positive - negative) / 2),
+            "floor": ("token", np.full(count, 0.05)),
+            "state": ("token", state.astype(np.int8), flags),
+            "weight": (("rule", "token"), np.stack([np.ones(count), rng.gamma(1.0, 1.0, count)])),
+        },
+        coords={
+            "rule": ["uniform", "cscr"],
+            "rollout": ("token", owner),
+            "problem": ("token", np.zeros(count, dtype=np.int64)),
+            "reward": ("token", reward[owner]),
+            "generator": ("token", np.repeat("made-up-7b", count)),
+            "kind": ("token", np.resize(KINDS, count)),
+            "step": ("token", place // 4),
+            "is_wrong_token": ("token", wrong & (place == 5)),
+            "token_id": ("token", [words.index(token) for trace in traces for token in trace]),
+        },
+        attrs={"wordings": 6},
+    )
+    return {
+        "tokens": tokens,
+        "questions": {0: Question("p0", "How many?")},
+        "vocabulary": dict(enumerate(words)),
+    }

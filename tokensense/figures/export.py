@@ -137,7 +137,7 @@ def write_set(
     captions = [f"{figure_name}\n{one.caption}\n" for figure_name, one in rendered.items()]
     contents[CAPTIONS] = "\n".join(captions).encode()
     contents[MANIFEST] = (json.dumps(manifest, indent=1, ensure_ascii=False) + "\n").encode()
-    _write(folder, contents)
+    write_files(folder, contents)
     return manifest
 
 
@@ -153,8 +153,16 @@ def _files(name: str, one: Rendered) -> dict[str, bytes]:
     return found
 
 
-def _write(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Each file whole or not at all, in order."""
+def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Write files, each whole or not at all, in order.
+
+    Args:
+        folder: made where it is missing.
+        contents: by name; a file of that name is replaced.
+
+    Raises:
+        FigureError: the folder cannot be written.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():

@@ -1,0 +1,124 @@
+"""A page of tokens from a store: which problems, and all that the store knows of their tokens.
+
+Reads  an Archive: rollouts, finished probes, credit where it was assigned.
+Gives  view, a TokenView.
+Sign   as in `flat` and `figures.shades`.
+
+States of tokens (the wording floor) are taken from all tokens of the store and then shown for the
+problems chosen: what is unresolved does not depend on what else is on the page.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+
+from tokensense.checks import require_range
+from tokensense.errors import SchemaError, StatisticsError
+from tokensense.figures.tokens import Question, TokenView, token_view
+from tokensense.flat import flat_tokens
+from tokensense.rollouts.table import text_of, texts
+from tokensense.stats.describe import token_states
+from tokensense.store.archive import Archive
+from tokensense.store.inventory import names_in
+
+
+def view(
+    archive: Archive,
+    path: str | Path | None = None,
+    *,
+    problem: str | Sequence[str] | None = None,
+    limit: int = 8,
+) -> TokenView:
+    """Lay out the traces of some problems; a notebook shows the page.
+
+    Args:
+        archive: with rollouts and a finished base probe; the probe `opposed` for shifts and
+            contrasts, `placebo` beside it for the wording floor, `/credit` for weights.
+        path: file to write the page to; None to write none.
+        problem: name or names; None for the first `limit` problems of the store.
+        limit: how many problems, where none is named.
+
+    Raises:
+        SchemaError: a problem is not in the store, or `limit` is below 1.
+        StoreError: there is no store, no rollouts, or no finished base probe.
+        FigureError: the file cannot be written.
+    """
+    rollouts = archive.rollouts()
+    probes = names_in(archive, "probes")
+    tokens = flat_tokens(rollouts, {name: archive.read(f"/probes/{name}") for name in probes})
+    names = text_of(rollouts, "problem_name")
+    chosen = _chosen(names, [problem] if isinstance(problem, str) else problem, limit)
+    tokens, notes = _with_states(tokens)
+    tokens = _with_weights(tokens, archive)
+    shown = tokens.isel(token=np.isin(tokens["problem"].values, chosen))
+    table = texts(rollouts)
+    rows = zip(rollouts["vocab_id"].values, rollouts["vocab_text"].values, strict=True)
+    asked = text_of(rollouts, "question")
+    page = token_view(
+        shown,
+        questions={index: Question(names[index], asked[index]) for index in chosen},
+        vocabulary={int(token): table[row] for token, row in rows},
+        notes=[*_sources(shown), *_left_out(rollouts, chosen), *notes],
+    )
+    if path is not None:
+        page.save(path)
+    return page
+
+
+def _chosen(names: list[str], problems: Sequence[str] | None, limit: int) -> list[int]:
+    """Indices of the problems to show."""
+    require_range("limit", limit, 1, math.inf)
+    if problems is None:
+        return list(range(min(limit, len(names))))
+    unknown = [name for name in problems if name not in names]
+    if unknown:
+        raise SchemaError(
+            f"`problem` needs names of problems in the store; {unknown} are none of its "
+            f"{len(names)}. The first are {names[:3]}."
+        )
+    return [index for index, name in enumerate(names) if name in problems]
+
+
+def _with_states(tokens: xr.Dataset) -> tuple[xr.Dataset, list[str]]:
+    """Mean shifts, contrast and state of each token, or why there are none."""
+    try:
+        states = token_states(tokens)
+    except StatisticsError as reason:
+        return tokens, [f"No shifts and contrasts: {reason}"]
+    statement = str(states.attrs["statement"])
+    joined = tokens.assign(states.data_vars).assign_attrs(wordings=states.attrs["wordings"])
+    return joined, [statement] if statement else []
+
+
+def _with_weights(tokens: xr.Dataset, archive: Archive) -> xr.Dataset:
+    """Weights of the rules that have any; a rule that does not multiply has none."""
+    found = {
+        name: archive.read(f"/credit/{name}")["weight"] for name in names_in(archive, "credit")
+    }
+    known = {name: weight.values for name, weight in found.items() if weight.notnull().any()}
+    if not known:
+        return tokens
+    stacked = xr.DataArray(list(known.values()), dims=("rule", "token"), coords={"rule": [*known]})
+    return tokens.assign(weight=stacked)
+
+
+def _sources(tokens: xr.Dataset) -> list[str]:
+    """Who wrote and who scored the tokens."""
+    sampled = ", ".join(np.unique(tokens["generator"].values).tolist())
+    mark = ", which is not known to have drawn them (off-policy)" * bool(tokens.attrs["off_policy"])
+    return [f"Tokens by {sampled or 'not known'}; scored by {tokens.attrs['scored_by']}{mark}."]
+
+
+def _left_out(rollouts: xr.Dataset, chosen: list[int]) -> list[str]:
+    """What the page does not show."""
+    found = []
+    if len(chosen) < rollouts.sizes["problem"]:
+        found.append(f"{len(chosen):,} of the store's {rollouts.sizes['problem']:,} problems.")
+    shown = np.isin(rollouts["problem_of"].values, chosen)
+    empty = int((rollouts["length"].values[shown] == 0).sum())
+    if empty:
+        found.append(f"{empty:,} responses of these problems have no tokens and are not shown.")
+    return found
