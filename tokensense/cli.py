@@ -261,6 +261,27 @@ def figures(
 
 @app.command()
 @_friendly
+def view(
+    store: Store,
+    out: Annotated[Path, typer.Option("--out", help="File for the page, as tokens.html.")],
+    problem: Annotated[
+        list[str] | None, typer.Option("--problem", help="Name of a problem; once a problem.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="Problems to show where none is named.")
+    ] = 8,
+    as_json: Json = False,
+) -> None:
+    """Show traces token by token, colored by shift, contrast or weight: one page of HTML."""
+    import tokensense as ts
+
+    found = ts.Study(store, mode="r").view(out, problem=problem or None, limit=limit)
+    shown = {"path": str(out), "shown": found.counts, "bytes": len(found.html.encode())}
+    _show(shown, _lines(shown), as_json=as_json)
+
+
+@app.command()
+@_friendly
 def info(store: Store, as_json: Json = False) -> None:
     """What a store holds, by whom it was made, and what is missing."""
     import tokensense as ts

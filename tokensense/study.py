@@ -29,6 +29,7 @@ from tokensense.tasks import CATALOGUE as TASKS
 from tokensense.tasks.problem import Problem
 
 if TYPE_CHECKING:
+    from tokensense.figures.tokens import TokenView
     from tokensense.models.policy import Policy
     from tokensense.stats.describe import Row
 
@@ -313,6 +314,18 @@ class Study:
 
         inputs = {"points": shift_points(self.tokens()), **self.results()}
         return dict(draw(which, inputs, Path(out), style=style))
+
+    def view(
+        self,
+        path: str | Path | None = None,
+        *,
+        problem: str | Sequence[str] | None = None,
+        limit: int = 8,
+    ) -> "TokenView":
+        """A page of tokens colored by shift, contrast or weight; arguments as in `view.view`."""
+        from tokensense.view import view
+
+        return view(Archive(self.path, mode="r"), path, problem=problem, limit=limit)
 
     def info(self) -> dict[str, Any]:
         """What the store holds, by whom it was made, what is missing; see `summary.summarize`.
