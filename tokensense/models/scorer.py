@@ -85,7 +85,7 @@ def score(
         streams = plan_rows(branches, tokens_per_row=tokens_per_row)
     else:
         streams = plan_padded(branches, tokens_per_row=tokens_per_row if chosen == "padded" else 1)
-    with _evaluation(policy.model), attention:
+    with evaluation(policy.model), attention:
         answers = side_by_side(
             streams,
             lambda stream: _answers(policy, stream, temperature),
@@ -136,7 +136,7 @@ def resolved_path(policy: Policy, path: str) -> str:
     """
     require_member("path", path, ("auto", "trie", "padded"))
     if "trie" not in policy.objections:
-        with _evaluation(policy.model), torch.inference_mode():
+        with evaluation(policy.model), torch.inference_mode():
             require_known_head(policy)
             policy.objections["trie"] = trie_objection(policy)
     objection, other = policy.objections["trie"], "padded"
@@ -167,7 +167,7 @@ def _workers(policy: Policy, streams: int) -> int:
 
 
 @contextmanager
-def _evaluation(model: PreTrainedModel) -> Iterator[None]:
+def evaluation(model: PreTrainedModel) -> Iterator[None]:
     """Evaluation mode (no dropout); modules that were in training mode are put back."""
     training = [module for module in model.modules() if module.training]
     model.eval()  # type: ignore[no-untyped-call]

@@ -75,13 +75,13 @@ def trie_objection(policy: Policy) -> str:
             together = _by_slot(hidden_rows(model, stream))
     except Exception as cause:  # whatever it is, there is a path that does without
         return f"its forward pass fails: {cause}"
-    calls, expected = len(windows) / len(stream), _windows(config)
+    calls, expected = len(windows) / len(stream), layer_windows(config)
     if calls != config.num_hidden_layers:
         return f"{calls:g} of {config.num_hidden_layers} layers call the attention interface"
     if windows != expected * len(stream):
         return f"its layers use the windows {windows[: len(expected)]}; its config says {expected}"
     alone = torch.cat([_alone(model, branch) for branch in branches])
-    error = _difference(together, alone)
+    error = relative_difference(together, alone)
     if not error <= TOLERANCE[policy.dtype]:
         return f"a trie of two branches is off by {error:.1e}, relative"
     return ""
@@ -109,7 +109,7 @@ def require_known_head(policy: Policy) -> None:
     own = policy.model(input_ids=ids, use_cache=False).logits[0, row.rows]
     head = head_of(policy.model)
     ours = logits_of(_alone(policy.model, branch), head, 0, head.weight.shape[0]).to(own.dtype)
-    error = _difference(ours, own)
+    error = relative_difference(ours, own)
     if not error <= TOLERANCE[policy.dtype]:
         raise PolicyError(
             f"Scoring needs logits that are a linear map of the last hidden state, with scale and "
@@ -119,7 +119,7 @@ def require_known_head(policy: Policy) -> None:
         )
 
 
-def _difference(found: Tensor, truth: Tensor) -> float:
+def relative_difference(found: Tensor, truth: Tensor) -> float:
     """Relative to the truth: largest by largest in float32, mean by mean in shorter formats."""
     difference, size = (found - truth).abs().float(), truth.abs().float()
     if truth.dtype == torch.float32:
@@ -151,7 +151,7 @@ def _two_branches(policy: Policy) -> list[Branch]:
     ]
 
 
-def _windows(config: PreTrainedConfig) -> list[int | None]:
+def layer_windows(config: PreTrainedConfig) -> list[int | None]:
     """The window of each layer by the config; None where a layer sees everything."""
     window = getattr(config, "sliding_window", None)
     if getattr(config, "use_sliding_window", True) is False:
