@@ -18,6 +18,7 @@ class ByteEncoder:
 
     name = "bytes"
     tokenizer_digest = "bytes-1"
+    wordings = "english"
     context_length = 4096
 
     def encode(self, text: str) -> list[int]:

@@ -6,7 +6,6 @@ Gives  Study (ingest, generate, probe, tokens, figures, info), analyze, open_stu
 Sign   shift = logp[condition] - logp[base], nats; positive: the token becomes likelier.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from glob import glob
@@ -15,17 +14,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import xarray as xr
 
-from tokensense import importing
+from tokensense import generation, importing
 from tokensense.checks import require_member
 from tokensense.errors import StatisticsError, StoreError
 from tokensense.flat import flat_tokens
-from tokensense.rollouts.grading import graded
 from tokensense.rollouts.trajectory import Imported, assemble
 from tokensense.schema import BASE
 from tokensense.store.archive import Archive
 from tokensense.store.inventory import names_in
 from tokensense.summary import summarize
-from tokensense.tasks import CATALOGUE as TASKS
+from tokensense.tasks import PLANTED
 from tokensense.tasks.problem import Problem
 
 if TYPE_CHECKING:
@@ -98,7 +96,7 @@ class Study:
     def generate(
         self,
         policy: "Policy",
-        problems: str | Path | Sequence[Problem],
+        problems: str | Path | int | Sequence[Problem],
         *,
         task: str = "gsm8k",
         limit: int | None = None,
@@ -108,32 +106,33 @@ class Study:
         seed: int = 0,
         progress: bool = True,
     ) -> dict[str, Any]:
-        """Sample responses with `policy` and check their answers; undecided ones have reward NaN.
+        """Sample responses with `policy` and judge them; undecided ones have reward NaN.
 
         Asked again for what the store has, it samples nothing.
 
         Args:
             policy: samples, and will score: the store is on-policy.
-            problems: file of problems with answers, or the problems themselves.
-            task: format of that file; one of `tokensense.tasks.CATALOGUE`.
+            problems: file of problems with answers, the problems themselves, or how many to draw
+                of a planted task.
+            task: format of that file, one of `tokensense.tasks.CATALOGUE`; or one of
+                `tokensense.tasks.PLANTED`, which knows every token.
             limit: problems to take, from the start; None for all.
             group: responses a problem.
             max_new_tokens: longest response; longer ones end with finish `length`.
             temperature: of sampling.
-            seed: same seed, same bytes on CPU.
+            seed: same seed, same bytes on CPU; problems that are drawn too.
             progress: show a bar.
 
         Returns:
             As `ingest`.
 
         Raises:
-            SchemaError: `task` is not one of them.
-            InputError: the file cannot be read as `task`.
+            SchemaError: `task` does not go with `problems`, or a number is out of range.
+            InputError: the file cannot be read as `task`, or problems are none of a planted task.
+            PolicyError: a prompt with `max_new_tokens` does not fit the policy's context.
             StoreError: the store has other rollouts already; nothing was sampled.
         """
-        from tokensense.rollouts.generate import generate
-
-        chosen, refused = _problems(problems, task, limit)
+        chosen, refused = generation.choose(problems, task=task, limit=limit, seed=seed)
         settings: dict[str, Any] = {
             "group": group,
             "max_new_tokens": max_new_tokens,
@@ -143,19 +142,18 @@ class Study:
         sampling = {
             **settings,
             "policy_digest": policy.digest,
-            "problems": _question_digest(chosen),
+            "problems": generation.question_digest(chosen),
+            **({"task": task} if task in PLANTED else {}),
         }
         if self._has_sampled(sampling):
             return {**self.info(), "refused": refused}
-        traces = list(generate(policy, chosen, progress=progress, **settings))
-        rewarded, undecided = graded(traces, {problem.name: problem.answer for problem in chosen})
-        imported = Imported(chosen, rewarded, set_aside={}, refused=refused)
+        drawn = generation.draw(policy, chosen, task=task, progress=progress, **settings)
         attrs = {
             "sampled_by_digest": policy.digest,
             "sampling": json.dumps(sampling, sort_keys=True),
-            "undecided": json.dumps(undecided, sort_keys=True),
+            "undecided": json.dumps(drawn.undecided, sort_keys=True),
         }
-        return self._freeze(imported, policy, attrs=attrs)
+        return self._freeze(Imported(chosen, drawn.traces, refused=refused), policy, attrs=attrs)
 
     def _has_sampled(self, sampling: Mapping[str, Any]) -> bool:
         """Whether the store has just these samples; others are refused before any sampling."""
@@ -188,8 +186,8 @@ class Study:
         *,
         conditions: str | Path | None = None,
         name: str = USER_PROBE,
-        frames: int = 6,
-        families: int = 9,
+        frames: int | None = None,
+        families: int | None = None,
         dry_run: bool = False,
         progress: bool = True,
     ) -> dict[str, Any]:
@@ -203,8 +201,9 @@ class Study:
                 as placebos.
             name: of the probe that your own conditions become. A probe cannot be changed once it is
                 started; more conditions are a probe of another name.
-            frames: sentences around each edited word.
-            families: placebo families.
+            frames: sentences around each edited word; None for 6, or all where the policy can be
+                told fewer.
+            families: placebo families; None for 9, or all of fewer.
             dry_run: count tokens and blocks, score nothing.
             progress: show a bar with rate and time left.
 
@@ -379,20 +378,3 @@ def open_studies(pattern: str) -> dict[str, Study]:
             f"at least one store is needed; {pattern!r} matches none. Check the pattern."
         )
     return {path: Study(path, mode="r") for path in paths}
-
-
-def _question_digest(problems: Sequence[Problem]) -> str:
-    """Digest of names, questions and answers, in order."""
-    rows = [[problem.name, problem.question, problem.answer] for problem in problems]
-    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
-
-
-def _problems(
-    problems: str | Path | Sequence[Problem], task: str, limit: int | None
-) -> tuple[list[Problem], list[str]]:
-    """Problems to sample for, and the lines that could not be read."""
-    if not isinstance(problems, str | Path):
-        return list(problems[:limit]), []
-    require_member("task", task, TASKS)
-    read = TASKS[task](problems)
-    return list(read.problems[:limit]), list(read.refused)

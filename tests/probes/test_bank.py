@@ -4,6 +4,7 @@ from itertools import chain
 import pytest
 
 from tokensense.probes import bank
+from tokensense.tasks import arithmetic, tables
 
 PLACEBO_WORDS = [word for pairs in bank.PLACEBOS.values() for pair in pairs for word in pair]
 VERDICT_WORDS = list(chain(*bank.VERDICTS))
@@ -56,3 +57,25 @@ def test_words_are_single_words_that_can_be_part_of_a_name():
     words = [*PLACEBO_WORDS, *VERDICT_WORDS, *bank.NEUTRAL_WORDS, *chain(*bank.TONES)]
     names = [*bank.FRAMES, *bank.OUTCOME_FRAMES, *bank.ANSWER_FRAMES, *bank.PLACEBOS]
     assert all(re.fullmatch(r"[A-Za-z]+", text) for text in [*words, *names])
+
+
+@pytest.mark.parametrize(
+    ("task", "lead"), [(arithmetic, {*arithmetic.LEADS}), (tables, {"{word}"})]
+)
+def test_policies_of_a_planted_task_are_told_its_tags_and_nothing_else(task, lead):
+    own = bank.BANKS[task.SOURCE]
+    assert {text.split()[0] for text in own.frames.values()} == lead
+    pairs = [*own.verdicts, *chain(*own.placebos.values())]
+    told = [
+        text.replace("{word}", word)
+        for text in own.frames.values()
+        for word in [*chain(*pairs), *own.neutral_words]
+    ]
+    assert len(told) == len(set(told))
+    assert {word for text in told for word in text.split()} <= set(task.VOCABULARY)
+    assert len(own.placebos) >= 3  # the fewest that give a wording floor
+
+
+def test_the_first_word_of_a_verdict_is_the_favorable_one():
+    for task, word in (("english", "correct"), ("arithmetic", "right"), ("tables", "R")):
+        assert bank.BANKS[task].verdicts[0][0] == word

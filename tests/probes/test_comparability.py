@@ -102,6 +102,17 @@ def test_the_opener_is_what_ends_all_prompts_alike():
     assert limits(Longer(), bos_id=BOS).opener == 1 + len("think:\n")
 
 
+def test_words_that_a_policy_does_not_know_are_no_part_of_the_opener():
+    class Digits(ByteEncoder):
+        """One token a word; words other than digits are all the same unknown one."""
+
+        def render(self, question, *, insert="", placement="user_end"):
+            words = f"{question} {insert}".split()
+            return [*(int(word) if word.isdigit() else 99 for word in words), ASSISTANT]
+
+    assert limits(Digits(), bos_id=None).opener == 1
+
+
 def test_another_opener_is_found():
     given = prompt(ThinkingEncoder(), "Label: x.")
     assert verdict(ThinkingEncoder(), given) == [Comparability.OPENER_DIFFERS]

@@ -277,6 +277,57 @@ def test_a_word_that_merges_with_its_frame_is_counted_in_the_frame():
     assert CATALOGUE["opposed"](Merging(), frames=2)[0].wording == "right_incorrect"
 
 
+# Policies of planted tasks
+
+
+class TagEncoder(WordEncoder):
+    """One token a word; told nothing but the tags of a planted task."""
+
+    def __init__(self, wordings):
+        super().__init__()
+        self.wordings = wordings
+
+
+@pytest.mark.parametrize(
+    ("task", "sizes"),
+    [
+        # frames x pair; frames x families x pair; frames
+        ("arithmetic", {"opposed": 3 * 2, "placebo": 3 * 4 * 2, "neutral": 3}),
+        ("tables", {"opposed": 2, "placebo": 4 * 2, "neutral": 1}),
+        ("english", {"opposed": 6 * 2, "placebo": 6 * 9 * 2, "neutral": 6}),
+    ],
+)
+def test_without_a_number_the_usual_or_all_of_fewer(task, sizes):
+    found = {name: CATALOGUE[name](TagEncoder(task)) for name in sizes}
+    assert {name: len(conditions) for name, conditions in found.items()} == sizes
+    for name, conditions in found.items():
+        require_conditions(name, conditions)
+
+
+def test_a_tag_is_the_whole_text_of_a_condition():
+    found = CATALOGUE["opposed"](TagEncoder("arithmetic"), frames=2, wordings=2)
+    assert [c.text for c in found[::2]] == [
+        *("verdict right", "grade right", "verdict good", "grade good")
+    ]
+    (pos, neg) = CATALOGUE["opposed"](TagEncoder("tables"))
+    assert (pos.text, neg.text) == ("R", "W")
+
+
+@pytest.mark.parametrize("name", ["published", "outcome_tone", "answer"])
+def test_whole_sentences_are_not_asked_of_a_policy_that_knows_tags_only(name):
+    with pytest.raises(ConditionError, match=r"reads English; `words` knows .*'verdict right'"):
+        CATALOGUE[name](TagEncoder("arithmetic"))
+
+
+def test_more_than_a_task_has_is_refused_and_so_is_an_unknown_task():
+    with pytest.raises(ConditionError, match=r"9 placebo families .* `words` has 4 of 4"):
+        CATALOGUE["placebo"](TagEncoder("tables"), families=9)
+    with pytest.raises(ConditionError, match="1 to 3 of the frames"):
+        CATALOGUE["opposed"](TagEncoder("arithmetic"), frames=6)
+    with pytest.raises(ConditionError, match="those of `words` are 'chess'"):
+        CATALOGUE["opposed"](TagEncoder("chess"))
+
+
 # Checks on any probe
 
 

@@ -1,8 +1,10 @@
 """The sentences: frames, word pairs and paragraphs of the shipped probes, all in our own words.
 
+Reads  the words of the planted tasks.
 Gives  FRAMES, VERDICTS, PLACEBOS, NEUTRAL_WORDS (one word in a sentence); OUTCOME_FRAMES, TONES
        (outcome and tone apart); PUBLISHED, PUBLISHED_SLOTS (outcome and tone together);
-       ANSWER_FRAMES.
+       ANSWER_FRAMES. BANKS: for each kind of policy the sentences that it can read; policies of the
+       planted tasks know nothing but the tags they were taught.
 Sign   of a pair the first word is `pos`, the second `neg`; for a placebo the order means nothing.
 
 Frames speak of a label, a stamp, a note, so that any one word reads naturally in them: a verdict
@@ -14,7 +16,13 @@ Source: the published praise and blame paragraphs (arXiv:2607.27888) are paraphr
 swapped one by one rather than written freely, so that both texts have equal length.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tokensense.tasks import arithmetic, tables
+
 Pair = tuple[str, str]
+ENGLISH = "english"
 
 FRAMES: dict[str, str] = {
     "label": "Label on the solution below: {word}.",
@@ -122,4 +130,39 @@ ANSWER_FRAMES: dict[str, str] = {
     "source": "A trusted source gives {answer} as the final answer.",
     "known": "For orientation, the known result is {answer}.",
     "arrive": "The solution should arrive at {answer}.",
+}
+
+
+@dataclass(frozen=True)
+class Bank:
+    """What one kind of policy can be told with one word in a sentence.
+
+    Attributes:
+        frames: sentences with a place {word}, by name.
+        verdicts: pairs, the favorable word first.
+        placebos: pairs that tell nothing, by family.
+        neutral_words: words that give no verdict.
+    """
+
+    frames: Mapping[str, str]
+    verdicts: tuple[Pair, ...]
+    placebos: Mapping[str, tuple[Pair, ...]]
+    neutral_words: tuple[str, ...]
+
+
+# By `Encoder.wordings`.
+BANKS: dict[str, Bank] = {
+    ENGLISH: Bank(FRAMES, VERDICTS, PLACEBOS, NEUTRAL_WORDS),
+    arithmetic.SOURCE: Bank(
+        {lead: f"{lead} {{word}}" for lead in arithmetic.LEADS},
+        arithmetic.VERDICTS,
+        {family: (pair,) for family, pair in arithmetic.PLACEBOS.items()},
+        arithmetic.NEUTRALS,
+    ),
+    tables.SOURCE: Bank(
+        {"tag": "{word}"},
+        (tables.VERDICT_TAGS,),
+        {family: (pair,) for family, pair in tables.PLACEBOS.items()},
+        (tables.Tag.NEUTRAL,),
+    ),
 }

@@ -19,6 +19,7 @@ trl#5990 (truncation), EleutherAI/lm-evaluation-harness#3333 (BOS).
 """
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +32,8 @@ from tokensense.schema import NO_LEVEL, Comparability
 UNSCORED = (Comparability.NOT_APPLICABLE, Comparability.TRUNCATED)
 # Shorter responses are bare answers, which the answer probe shows on purpose.
 SHORTEST_EXAMPLE = 16
+# Questions with other ends; two of them in digits, the words of a policy that knows no sentence.
+UNLIKE = ("What is 2 + 3?", "Name a prime number", "1 + 2", "1 + 3")
 
 
 class Limits(NamedTuple):
@@ -76,13 +79,11 @@ def limits(encoder: Encoder, *, bos_id: int | None) -> Limits:
         bos_id: id of the beginning-of-text token, None where there is none.
 
     Returns:
-        The limits; `opener` counts the ids that end the prompts of two unlike questions alike.
+        The limits; `opener` counts the ids that end the prompts of unlike questions alike.
     """
-    first, second = encoder.render("What is 2 + 3?"), encoder.render("Name a prime number")
-    opener = 0
-    while opener < min(len(first), len(second)) and first[-1 - opener] == second[-1 - opener]:
-        opener += 1
-    return Limits(opener, bos_id, encoder.context_length)
+    prompts = [encoder.render(question)[::-1] for question in UNLIKE]
+    alike = takewhile(lambda ids: len(set(ids)) == 1, zip(*prompts, strict=False))
+    return Limits(sum(1 for _ in alike), bos_id, encoder.context_length)
 
 
 def verdicts(

@@ -1,6 +1,6 @@
 """Conditions: what a policy is told before it scores a frozen response; the shipped probes.
 
-Reads  the sentences of `bank`, an Encoder (token counts of rendered prompts).
+Reads  the sentences of `bank` that a policy can be told, an Encoder (token counts of prompts).
 Gives  Condition, insert_text, and CATALOGUE: probe name -> builder of its conditions.
 Sign   level `pos` is the favorable side (correct, praise is its tone, right answer), `neg` the
        other; for a placebo the first word is `pos` and that means nothing.
@@ -28,8 +28,10 @@ from tokensense.probes.wordings import (
     closest_pair,
     filled,
     first_frames,
+    framed,
     neutral_words,
     placebo_pairs,
+    require_english,
     tone_pairs,
     verdict_pairs,
 )
@@ -40,6 +42,7 @@ LEVELS = (POSITIVE, NEGATIVE, NO_LEVEL)
 PLACEMENTS = ("user_end", "user_start", "system")
 NONE = "none"
 PRAISE, BLAME = "praise", "blame"
+Count = int | None  # None: the usual number
 _PLACEHOLDER = re.compile(r"\{(question|answer|wrong_answer|word)\}")
 
 
@@ -78,18 +81,19 @@ class Builder(Protocol):
     """Makes a probe's conditions for one tokenizer; sizes it has no use for are ignored."""
 
     def __call__(
-        self, encoder: Encoder, *, frames: int = 6, families: int = 9, wordings: int = 1
+        self, encoder: Encoder, *, frames: Count = None, families: Count = None, wordings: int = 1
     ) -> tuple[Condition, ...]:
         """Conditions of the probe, in a fixed order.
 
         Args:
             encoder: the policy that will score.
-            frames: sentences around each word.
-            families: irrelevant word pairs.
+            frames: sentences around each word; None for 6, or all of fewer.
+            families: irrelevant word pairs; None for 9, or all of fewer.
             wordings: verdict word pairs.
 
         Raises:
-            ConditionError: the bank has fewer, or the tokenizer leaves fewer of equal token count.
+            ConditionError: the bank has fewer, the tokenizer leaves fewer of equal token count, or
+                the policy does not read English and the probe needs it.
         """
         ...
 
@@ -173,15 +177,15 @@ def require_conditions(probe: str, conditions: Sequence[Condition]) -> None:
 
 
 def opposed(
-    encoder: Encoder, *, frames: int = 6, families: int = 9, wordings: int = 1
+    encoder: Encoder, *, frames: Count = None, families: Count = None, wordings: int = 1
 ) -> tuple[Condition, ...]:
     """The verdict: one word says that the solution to come is correct, or that it is wrong.
 
     Args:
         encoder: whose tokenizer.
-        frames: sentences, 1 to 8.
+        frames: sentences; the English bank has 8.
         families: not used.
-        wordings: word pairs, 1 to 8; the first is correct / wrong.
+        wordings: word pairs; the English bank has 8, and the first is correct / wrong.
 
     Returns:
         Conditions wording by wording, frame by frame, `pos` before `neg`.
@@ -190,20 +194,20 @@ def opposed(
         ConditionError: too few frames or pairs of equal token count.
     """
     del families
-    chosen = first_frames(bank.FRAMES, frames)
-    pairs = verdict_pairs(Counter(encoder), chosen, wordings)
+    counter, chosen = framed(encoder, frames)
+    pairs = verdict_pairs(counter, chosen, wordings)
     return _crossed([(VERDICT, pair) for pair in pairs], chosen)
 
 
 def placebo(
-    encoder: Encoder, *, frames: int = 6, families: int = 9, wordings: int = 1
+    encoder: Encoder, *, frames: Count = None, families: Count = None, wordings: int = 1
 ) -> tuple[Condition, ...]:
     """Irrelevant words in the verdict's own frames: a day, a color, a place.
 
     Args:
         encoder: whose tokenizer.
-        frames: sentences, 1 to 8; the first ones, as for `opposed`.
-        families: word pairs, each of another family, 1 to 27.
+        frames: sentences; the first ones, as for `opposed`.
+        families: word pairs, each of another family; the English bank has 27.
         wordings: not used.
 
     Returns:
@@ -211,24 +215,23 @@ def placebo(
         long as the verdict's come first.
 
     Raises:
-        ConditionError: fewer than `families` have a pair of equal token count; the message names
-            the pairs and their counts.
+        ConditionError: fewer than `families` have a pair of equal token count; it lists the counts.
     """
     del wordings
-    chosen = first_frames(bank.FRAMES, frames)
-    return _crossed(placebo_pairs(Counter(encoder), chosen, families), chosen)
+    counter, chosen = framed(encoder, frames)
+    return _crossed(placebo_pairs(counter, chosen, families), chosen)
 
 
 def neutral(
-    encoder: Encoder, *, frames: int = 6, families: int = 9, wordings: int = 1
+    encoder: Encoder, *, frames: Count = None, families: Count = None, wordings: int = 1
 ) -> tuple[Condition, ...]:
     """The same frames with a word that gives no verdict, as long as the verdict's word.
 
     Args:
         encoder: whose tokenizer.
-        frames: sentences, 1 to 8.
+        frames: sentences, as for `opposed`.
         families: not used.
-        wordings: words, 1 to 6.
+        wordings: words; the English bank has 6.
 
     Returns:
         Conditions word by word, frame by frame; level `none`.
@@ -237,8 +240,8 @@ def neutral(
         ConditionError: too few frames, or words as long as the verdict's.
     """
     del families
-    chosen = first_frames(bank.FRAMES, frames)
-    words = neutral_words(Counter(encoder), chosen, wordings)
+    counter, chosen = framed(encoder, frames)
+    words = neutral_words(counter, chosen, wordings)
     return tuple(
         Condition(
             f"neutral_{word}_{frame}",
@@ -253,7 +256,7 @@ def neutral(
 
 
 def published(
-    encoder: Encoder, *, frames: int = 6, families: int = 9, wordings: int = 1
+    encoder: Encoder, *, frames: Count = None, families: Count = None, wordings: int = 1
 ) -> tuple[Condition, ...]:
     """A paragraph that says correct and praises, and its twin that says wrong and blames.
 
@@ -268,9 +271,10 @@ def published(
         wordings: not used.
 
     Returns:
-        Two conditions, `pos` (praise) and `neg` (blame).
+        Two conditions, `pos` (praise) and `neg` (blame); a policy without English is refused.
     """
     del frames, families, wordings
+    require_english(encoder, "published")
     counter = Counter(encoder)
     slots: dict[str, Sequence[bank.Pair]] = {"word": bank.VERDICTS, **bank.PUBLISHED_SLOTS}
     first = {name: pairs[0][0] for name, pairs in slots.items()}
@@ -293,7 +297,7 @@ def published(
 
 
 def outcome_tone(
-    encoder: Encoder, *, frames: int = 6, families: int = 9, wordings: int = 1
+    encoder: Encoder, *, frames: Count = None, families: Count = None, wordings: int = 1
 ) -> tuple[Condition, ...]:
     """Outcome {correct, wrong} x tone {praise, blame}: the factorial behind the published pair.
 
@@ -304,14 +308,14 @@ def outcome_tone(
         wordings: verdict word pairs, 1 to 8.
 
     Returns:
-        Four conditions a frame and wording: `level` is the outcome, `tone` the tone. Main effect
-        of the
-        outcome: mean of pos - neg over tones; of the tone: praise - blame over levels.
+        Four conditions a frame and wording: `level` is the outcome, `tone` the tone. Main effect of
+        the outcome: mean of pos - neg over tones; of the tone: praise - blame over levels.
 
     Raises:
-        ConditionError: too few frames or verdict pairs of equal token count.
+        ConditionError: too few frames or verdict pairs of equal token count, or no English.
     """
     del families
+    require_english(encoder, "outcome_tone")
     chosen = first_frames(bank.OUTCOME_FRAMES, frames)
     counter = Counter(encoder)
     toned: dict[str, dict[str, str]] = {}
@@ -335,12 +339,12 @@ def outcome_tone(
 
 
 def answer(
-    encoder: Encoder, *, frames: int = 6, families: int = 9, wordings: int = 1
+    encoder: Encoder, *, frames: Count = None, families: Count = None, wordings: int = 1
 ) -> tuple[Condition, ...]:
     """The right final answer given, or a wrong one: the control that should carry answer signal.
 
     Args:
-        encoder: not used: token counts depend on the problem and are checked for each.
+        encoder: asked whether it reads English; token counts are checked for each problem.
         frames: sentences, 1 to 6.
         families: not used.
         wordings: not used.
@@ -349,9 +353,10 @@ def answer(
         Conditions frame by frame, `pos` (right answer) before `neg`.
 
     Raises:
-        ConditionError: more frames than there are.
+        ConditionError: more frames than there are, or the policy does not read English.
     """
-    del encoder, families, wordings
+    del families, wordings
+    require_english(encoder, "answer")
     return tuple(
         Condition(
             f"answer_given_{frame}_{level}",

@@ -1,6 +1,6 @@
 """Which words of the bank one tokenizer can use: pairs whose rendered prompts are equally long.
 
-Reads  frames and candidate pairs, an Encoder.
+Reads  the bank's frames and candidate pairs, an Encoder.
 Gives  the pairs to use, always the same for the same tokenizer.
 
 Token counts are those of the whole rendered prompt, never of the word alone: a word may merge with
@@ -19,6 +19,8 @@ from tokensense.rollouts.trajectory import Encoder
 
 # No shipped sentence touches the question, so one question stands for all.
 QUESTION = "What is 2 + 3?"
+# Where no number is asked for; all that the bank has where it has fewer.
+USUAL_FRAMES, USUAL_FAMILIES = 6, 9
 
 Counts = tuple[int, ...]
 
@@ -42,10 +44,21 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 
 
 class Counter:
-    """Prompt tokens of inserted texts under one tokenizer, each counted once."""
+    """Prompt tokens of inserted texts under one tokenizer, each counted once; its bank.
+
+    Raises:
+        ConditionError: no bank has the encoder's `wordings`.
+    """
 
     def __init__(self, encoder: Encoder) -> None:
+        if encoder.wordings not in bank.BANKS:
+            raise ConditionError(
+                f"a probe needs `wordings` that are one of {sorted(bank.BANKS)}; those of "
+                f"`{encoder.name}` are {encoder.wordings!r}. Correct the `tokensense.json` in its "
+                "folder, or give conditions of your own."
+            )
         self.encoder = encoder
+        self.bank = bank.BANKS[encoder.wordings]
         self.known: dict[str, int] = {}
 
     def of(self, text: str) -> int:
@@ -66,12 +79,38 @@ class Counter:
         )
 
 
-def first_frames(frames: Mapping[str, str], number: int) -> dict[str, str]:
-    """The first frames of a set.
+def framed(encoder: Encoder, number: int | None) -> tuple[Counter, dict[str, str]]:
+    """A policy's counter and the first of its frames; None for the usual number.
+
+    Raises:
+        ConditionError: it has no bank, or fewer frames.
+    """
+    counter = Counter(encoder)
+    return counter, first_frames(counter.bank.frames, number)
+
+
+def require_english(encoder: Encoder, probe: str) -> None:
+    """Check that a policy can read whole sentences.
+
+    Raises:
+        ConditionError: it was taught nothing but tags; the message says which, and what to ask.
+    """
+    if encoder.wordings != bank.ENGLISH:
+        own = Counter(encoder).bank
+        tags = [filled(frame, {"word": own.verdicts[0][0]}) for frame in own.frames.values()]
+        raise ConditionError(
+            f"probe `{probe}` needs a policy that reads English; `{encoder.name}` knows nothing "
+            f"but tags such as {tags}. Ask it for `opposed`, `placebo` or `neutral`."
+        )
+
+
+def first_frames(frames: Mapping[str, str], number: int | None) -> dict[str, str]:
+    """The first frames of a set; None for the usual number.
 
     Raises:
         ConditionError: there are not so many.
     """
+    number = min(USUAL_FRAMES, len(frames)) if number is None else number
     if not 1 <= number <= len(frames):
         raise ConditionError(
             f"a probe needs 1 to {len(frames)} of the frames {list(frames)}; {number} were asked "
@@ -88,22 +127,23 @@ def verdict_pairs(counter: Counter, frames: Mapping[str, str], number: int) -> l
     """
     equal = [
         pair
-        for pair in bank.VERDICTS
+        for pair in counter.bank.verdicts
         if counter.over(frames, pair[0]) == counter.over(frames, pair[1])
     ]
     if not 1 <= number <= len(equal):
         raise ConditionError(
             f"{number} verdict pairs of equal token count are needed; `{counter.encoder.name}` has "
-            f"{len(equal)} of {len(bank.VERDICTS)} (prompt tokens by frame): "
-            f"{counter.listed(frames, bank.VERDICTS)}. Ask for 1 to {max(len(equal), 1)} wordings."
+            f"{len(equal)} of {len(counter.bank.verdicts)} (prompt tokens by frame): "
+            f"{counter.listed(frames, counter.bank.verdicts)}. Ask for 1 to {max(len(equal), 1)} "
+            "wordings."
         )
     return equal[:number]
 
 
 def placebo_pairs(
-    counter: Counter, frames: Mapping[str, str], number: int
+    counter: Counter, frames: Mapping[str, str], number: int | None
 ) -> list[tuple[str, bank.Pair]]:
-    """One irrelevant pair of equal token count from each of `number` families.
+    """One irrelevant pair of equal token count from each of `number` families; None: the usual.
 
     Families with a pair as long as the verdict's first pair come first, in the bank's order; then
     those with a pair of another length.
@@ -115,21 +155,23 @@ def placebo_pairs(
         ConditionError: fewer families have such a pair; the message names the pairs and their
             counts.
     """
+    placebos = counter.bank.placebos
+    number = min(USUAL_FAMILIES, len(placebos)) if number is None else number
     (verdict,) = verdict_pairs(counter, frames, 1)
     reference = counter.over(frames, verdict[0])
     alike: dict[str, bank.Pair] = {}
     other: dict[str, bank.Pair] = {}
-    for family, pairs in bank.PLACEBOS.items():
+    for family, pairs in placebos.items():
         for pair in pairs:
             first, second = (counter.over(frames, word) for word in pair)
             if first == second:
                 (alike if first == reference else other).setdefault(family, pair)
     ranked = [*alike.items(), *((f, pair) for f, pair in other.items() if f not in alike)]
     if not 1 <= number <= len(ranked):
-        failed = (p for f, pairs in bank.PLACEBOS.items() if f not in dict(ranked) for p in pairs)
+        failed = (p for f, pairs in placebos.items() if f not in dict(ranked) for p in pairs)
         raise ConditionError(
             f"{number} placebo families of equal token count are needed; `{counter.encoder.name}` "
-            f"has {len(ranked)} of {len(bank.PLACEBOS)}. Unequal (prompt tokens by frame): "
+            f"has {len(ranked)} of {len(placebos)}. Unequal (prompt tokens by frame): "
             f"{counter.listed(frames, failed) or 'none'}. Ask for 1 to {max(len(ranked), 1)} "
             f"families."
         )
@@ -144,12 +186,12 @@ def neutral_words(counter: Counter, frames: Mapping[str, str], number: int) -> l
     """
     (verdict,) = verdict_pairs(counter, frames, 1)
     reference = counter.over(frames, verdict[0])
-    words = [w for w in bank.NEUTRAL_WORDS if counter.over(frames, w) == reference]
+    words = [w for w in counter.bank.neutral_words if counter.over(frames, w) == reference]
     if not 1 <= number <= len(words):
         raise ConditionError(
             f"{number} neutral words as long as `{verdict[0]}` are needed; "
-            f"`{counter.encoder.name}` has {len(words)} of {list(bank.NEUTRAL_WORDS)}. Ask for 1 "
-            f"to {max(len(words), 1)} wordings."
+            f"`{counter.encoder.name}` has {len(words)} of {list(counter.bank.neutral_words)}. Ask "
+            f"for 1 to {max(len(words), 1)} wordings."
         )
     return words[:number]
 

@@ -59,6 +59,11 @@ class Encoder(Protocol):
         ...
 
     @property
+    def wordings(self) -> str:
+        """The bank of sentences that it can be told: `english`, or a planted task."""
+        ...
+
+    @property
     def context_length(self) -> int:
         """Most tokens that prompt and response may have together."""
         ...
