@@ -52,6 +52,10 @@ WEIGHT = {
     "description": "credit = weight x advantage; NaN: not a weight, or left out",
 }
 ADVANTAGE = {"units": "advantage", "description": "of its rollout; positive: better than its group"}
+LEFT_OUT = {
+    "undecided": "rollouts left out because their reward is not decided",
+    "not_comparable": "rollouts left out because they may not be compared under what the rule reads",
+}
 SURPRISAL = {"units": "nats", "description": "-log p under base"}
 
 
@@ -112,9 +116,9 @@ def credit_of(
     Returns:
         `credit` and `weight` (rule, token), NaN where a rollout was left out, and `weight` where
         the rule does not multiply; `advantage` and `surprisal` (token); `length` (rollout); the
-        numbers of `credit.report.WEIGHT_NUMBERS` (rule). Coordinates of a token as in
-        `Study.tokens()`; of a rule: form, budget, source, settings, evidence, and `left_out`, which
-        counts rollouts by reason. Attributes: which advantage, `pooled`, groups without contrast.
+        numbers of `credit.report.WEIGHT_NUMBERS`, and counts of rollouts left out by reason (rule).
+        Coordinates of a token as in `Study.tokens()`; of a rule: form, budget, source, settings,
+        evidence. Attributes: which advantage, `pooled`, groups without contrast.
 
     Raises:
         SchemaError: an unknown rule or advantage.
@@ -244,10 +248,8 @@ def _assigned(rule: Credit, gathered: _Gathered) -> dict[str, Any]:
     found: dict[str, Any] = {
         "credit": _with_gaps(rule.assign(evidence), own),
         "weight": _with_gaps(weights, own),
-        "left_out": {
-            "undecided": int((~decided).sum()),
-            "not_comparable": int((decided & ~comparable).sum()),
-        },
+        "undecided": int((~decided).sum()),
+        "not_comparable": int((decided & ~comparable).sum()),
     }
     surprisal = -arrays["logp"][own]
     return found | weight_numbers(weights, surprisal, evidence.length)
@@ -284,7 +286,7 @@ def _dataset(
         "length": ("rollout", arrays["length"], {"units": "tokens", "sample_dimension": "token"}),
         **{
             name: ("rule", stacked(name), {"units": "1", "description": meaning})
-            for name, meaning in WEIGHT_NUMBERS.items()
+            for name, meaning in (WEIGHT_NUMBERS | LEFT_OUT).items()
         },
     }
     facts = {
@@ -298,7 +300,6 @@ def _dataset(
             )
             for rule in chosen.values()
         ],
-        "left_out": [json.dumps(found["left_out"]) for found in assigned.values()],
     }
     coords = {
         "rule": list(chosen),
@@ -314,5 +315,7 @@ def _node(credit: xr.Dataset, name: str) -> xr.Dataset:
     one = credit.sel(rule=name)
     facts = {str(n): array.item() for n, array in one.coords.items() if array.dims == ()}
     facts["budget_meaning"] = BUDGETS[facts["budget"]]
-    kept = one[["credit", "weight", "advantage", *WEIGHT_NUMBERS]].reset_coords(drop=True)
+    kept = one[["credit", "weight", "advantage", *WEIGHT_NUMBERS, *LEFT_OUT]].reset_coords(
+        drop=True
+    )
     return kept.assign_attrs({**credit.attrs, **facts})

@@ -110,9 +110,18 @@ def import_(
 def generate(
     store: Store,
     model: Model,
-    problems: Annotated[Path, typer.Option("--problems", help="File of problems with answers.")],
+    problems: Annotated[
+        str,
+        typer.Option(
+            "--problems", help="File of problems with answers; how many, for a planted task."
+        ),
+    ],
     task: Annotated[
-        str, typer.Option("--task", help="Format of that file: gsm8k, math, aime or dapo.")
+        str,
+        typer.Option(
+            "--task",
+            help="Format of that file: gsm8k, math, aime or dapo. Planted: arithmetic or tables.",
+        ),
     ] = "gsm8k",
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Problems to take.")] = None,
     group: Annotated[int, typer.Option("--group", min=1, help="Responses a problem.")] = 1,
@@ -122,12 +131,12 @@ def generate(
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Sample responses with the policy itself and check their answers."""
+    """Sample responses with the policy itself and judge them."""
     import tokensense as ts
 
     counts = ts.Study(store).generate(
         ts.load_policy(model, device=device),
-        problems,
+        int(problems) if problems.isdecimal() else problems,
         task=task,
         limit=limit,
         group=group,
@@ -158,9 +167,12 @@ def probe(
         str, typer.Option("--name", help="Of the probe that your own conditions become.")
     ] = "user",
     frames: Annotated[
-        int, typer.Option("--frames", min=1, help="Sentences around the edited word.")
-    ] = 6,
-    families: Annotated[int, typer.Option("--families", min=1, help="Placebo families.")] = 9,
+        int | None,
+        typer.Option("--frames", min=1, help="Sentences around the edited word; usually 6."),
+    ] = None,
+    families: Annotated[
+        int | None, typer.Option("--families", min=1, help="Placebo families; usually 9.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count tokens and blocks; score nothing.")
     ] = False,
@@ -231,8 +243,7 @@ def credit(
     chosen = {"rules": rules} if rules else {}
     found = ts.assign_credit(ts.Study(store), advantage=advantage, **chosen)
     numbers = [name for name, values in found.data_vars.items() if values.dims == ("rule",)]
-    table = found[numbers].to_dataframe()[["left_out", *numbers]].astype(object)
-    table["tokens"] = table["tokens"].astype(int)
+    table = found[numbers].to_dataframe()[numbers].astype(object)
     rows = table.where(table.notna(), None).reset_index().to_dict("records")
     if as_json:
         typer.echo(json.dumps({"rules": rows, **found.attrs}, indent=1, default=str))

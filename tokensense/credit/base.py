@@ -199,7 +199,7 @@ def settings_of(rule: Credit) -> dict[str, Any]:
     return {field.name: getattr(holder, field.name) for field in fields(holder)}
 
 
-def adjusted(rule: Credit, **settings: float | None) -> Credit:
+def adjusted(rule: Credit, **settings: int | float | None) -> Credit:
     """The same rule under other settings.
 
     Args:

@@ -33,7 +33,7 @@ def weight_numbers(
     weights: Float64[np.ndarray, " token"] | None,
     surprisal: Float64[np.ndarray, " token"],
     length: Int64[np.ndarray, " rollout"],
-) -> dict[str, float]:
+) -> dict[str, int | float]:
     """Values of `WEIGHT_NUMBERS`, all but the count without unit.
 
     Args:
@@ -50,11 +50,11 @@ def weight_numbers(
         (0.8, 0.25, -1.0)
     """
     if weights is None or not weights.size:
-        return {name: 0.0 if name == "tokens" else math.nan for name in WEIGHT_NUMBERS}
+        return {name: 0 if name == "tokens" else math.nan for name in WEIGHT_NUMBERS}
     squares = float(np.sum(weights**2))
     effective = float(np.sum(weights)) ** 2 / (weights.size * squares) if squares else math.nan
     return {
-        "tokens": float(weights.size),
+        "tokens": int(weights.size),
         "mean": float(weights.mean()),
         "least": float(weights.min()),
         "largest": float(weights.max()),

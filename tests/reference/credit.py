@@ -1,0 +1,57 @@
+"""Plain Python loops for what `tokensense.credit` does at once: slow, and right by reading."""
+
+import math
+
+
+def cscr(
+    score: list[float], length: list[int], *, gamma: float, threshold: float, tau: float
+) -> list[float]:
+    """a = 1 - gamma (1 - exp(-(s - lambda)+ / tau)), scaled to mean 1 in each rollout."""
+    weights, start = [], 0
+    for count in length:
+        kept = []
+        for s in score[start : start + count]:
+            beyond = max(s - threshold, 0.0)
+            kept.append(1 - gamma * (1 - math.exp(-beyond / tau)))
+        weights += [count * a / math.fsum(kept) for a in kept]
+        start += count
+    return weights
+
+
+def dealt(
+    weights: list[float], own: list[float], other: list[float], length: list[int]
+) -> list[float]:
+    """The token that ranks k-th by `other` gets the weight of the token that ranks k-th by `own`.
+
+    Python's sort is stable: equal scores keep their positions.
+    """
+    result, start = [0.0] * len(weights), 0
+    for count in length:
+        places = range(start, start + count)
+        by_own = sorted(places, key=lambda t: own[t])
+        by_other = sorted(places, key=lambda t: other[t])
+        for giver, taker in zip(by_own, by_other, strict=True):
+            result[taker] = weights[giver]
+        start += count
+    return result
+
+
+def advantage(reward: list[float], group: list[int], kind: str, **numbers: float) -> list[float]:
+    """Group std, group mean or leave-one-out; 0 where a group does not vary."""
+    found = []
+    for own, label in zip(reward, group, strict=True):
+        members = [r for r, g in zip(reward, group, strict=True) if g == label]
+        if min(members) == max(members):
+            found.append(0.0)
+            continue
+        n = len(members)
+        mean = math.fsum(members) / n
+        if kind == "group_mean":
+            found.append(own - mean)
+        elif kind == "leave_one_out":
+            found.append(own - (math.fsum(members) - own) / (n - 1))
+        else:
+            squares = math.fsum((r - mean) ** 2 for r in members)
+            std = math.sqrt(squares / max(n - numbers["ddof"], 1))
+            found.append((own - mean) / (std + numbers["eps"]))
+    return found
