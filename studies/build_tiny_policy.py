@@ -13,7 +13,9 @@ from the seed: the same seed, versions and kind of processor give the same bytes
 one free core, most of it training.
 
 Source: shared/notes/tinymodel.md sections 0, 1; assay.md section 1. Departures: the schedule counts
-steps, not seconds; the tables policy is taught in one go.
+steps, not seconds; batches of 32 rather than 64, with which arithmetic is learned from a third
+fewer examples, and more steps, since tags of many wordings are learned later than one; the tables
+policy is taught in one go.
 """
 
 import argparse
@@ -68,18 +70,18 @@ class Config:
     task: str = "arithmetic"
     tags: Tags = field(default_factory=Tags)
     seed: int = 0
-    steps: int = 1000
-    batch: int = 64
-    pool: int = 16
+    steps: int = 2400
+    batch: int = 32
+    pool: int = 32
     rate: float = 2e-3
-    warm_up: int = 50
+    warm_up: int = 100
     floor: float = 0.05
     problems: int = 1024
 
 
 CONFIGS = {
     **{name: Config(name, tags=tags) for name, tags in TAGGINGS.items()},
-    "tables": Config("tables", task="tables", steps=2000),
+    "tables": Config("tables", task="tables", steps=3000),
 }
 
 
@@ -271,7 +273,7 @@ def card(policy: Policy, config: Config, trained: dict[str, float]) -> dict[str,
 TELLS = {
     "truthful": "A verdict in the prompt tells whether the solution is right.",
     "style": "A verdict in the prompt changes the wording of the solution, never its correctness.",
-    "mixed": "A verdict tells the outcome with chance 0.3 and changes the wording.",
+    "mixed": "A verdict tells the outcome with chance 0.6 and changes the wording.",
     "placebo": "Verdicts are there and change nothing.",
     "tables": "A verdict R or W tells the outcome with chance 0.65, changes the fillers, and goes "
     "with better solutions.",

@@ -31,7 +31,7 @@ from tokensense.tasks.arithmetic_labels import label
 from tokensense.tasks.arithmetic_traces import TAGGINGS, Tags, examples
 
 # SHA-256 of 100 examples of seed 0: another one means that trained policies see other data.
-DIGEST = "4004b480d1e62bfd16d23321fa032407bd6da87f064deb9f995ea437c24a4af9"
+DIGEST = "66849c4035950181f6fa348282faf544948f1047d4eebb9eabaf2213c7603fb0"
 EQUATION = re.compile(r"(\d+)([-+*])(\d+)(?:=|is|gives|makes)(\d+)[.;/]")
 ANSWER = re.compile(
     r"(?:(?:answer|result|total|finally|overall|altogether):?(\d+)|\[(\d+)\])<eos>$"
@@ -161,12 +161,12 @@ def is_terse(example):
     return used == [{"first"}, {"now"}, {"gives"}, {";"}] and "[" in words and "," not in words
 
 
-def test_half_the_examples_have_a_tag_and_some_say_none_or_something_irrelevant():
+def test_half_the_examples_have_a_verdict_and_some_say_none_or_something_irrelevant():
     found = made(8, 2000, operations=(1, 1))
     words = Counter(map(word, found))
-    assert words[""] / 2000 == pytest.approx(0.5, abs=0.045)
+    assert sum(words[each] for each in VERDICT_WORDS) / 2000 == pytest.approx(0.5, abs=0.045)
     for group in (NEUTRALS, PLACEBO_WORDS):
-        assert sum(words[each] for each in group) / 2000 == pytest.approx(0.05, abs=0.02)
+        assert sum(words[each] for each in group) / 2000 == pytest.approx(0.0625, abs=0.022)
     assert set(words) == {"", *NEUTRALS, *VERDICT_WORDS, *PLACEBO_WORDS}
 
 
@@ -192,7 +192,7 @@ def test_tags_tell_what_their_kind_says(name):
     agree = count["right", True] + count["wrong", False]
     tagged = agree + count["right", False] + count["wrong", True]
     # Drawn without looking, `right` has a share of .6 like the outcome: .6 .6 + .4 .4 agree.
-    truth = {"truthful": 1.0, "mixed": 0.3}.get(name, 0.0)
+    truth = {"truthful": 1.0, "mixed": 0.6}.get(name, 0.0)
     assert agree / tagged == pytest.approx(truth + (1 - truth) * 0.52, abs=4 * 0.5 / tagged**0.5)
     assert (agree == tagged) is (name == "truthful")
     told = count["right", True] + count["right", False]

@@ -14,8 +14,9 @@ drawn without looking, in the same shares. Its traces are terse with chance `sty
 brackets, hardly a filler. Neutral and irrelevant words tell nothing and change nothing: they
 separate what a tag says from its being there. First word and wording are uniform.
 
-Source: own task, after `notes/tinymodel.md` section 0, traps 3 and 6. Departure: several words for
-the same tag, so that probes can cross them.
+Source: own task, after `notes/tinymodel.md` section 0, traps 3 and 6. Departures: several words for
+the same tag, so that probes can cross them; `mixed` tells the outcome more often than the notes'
+0.3, of which a policy trained from scratch had learned nothing after 64,000 examples.
 """
 
 from collections.abc import Iterator
@@ -69,7 +70,7 @@ class Tags:
     """What stands between a question and the end of its prompt, and what it tells.
 
     Attributes:
-        share: of examples with a tag.
+        share: of examples with a tag; as it is, half of all examples have a verdict.
         truth: chance that a verdict tells the outcome; else it is drawn without looking.
         style: chance that an example with a verdict is terse.
         neutral: share of the tags that say a neutral word.
@@ -79,7 +80,7 @@ class Tags:
         SchemaError: a share lies outside [0, 1], or neutral and irrelevant exceed 1 together.
     """
 
-    share: float = 0.5
+    share: float = 0.625
     truth: float = 0.0
     style: float = 0.0
     neutral: float = 0.1
@@ -99,7 +100,7 @@ class Tags:
 TAGGINGS = {
     "truthful": Tags(truth=1.0),
     "style": Tags(style=0.8),
-    "mixed": Tags(truth=0.3, style=0.8),
+    "mixed": Tags(truth=0.6, style=0.8),
     "placebo": Tags(),
 }
 
