@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.probes.tiny import tiny_policy
-from tests.test_study import FIELDS, PROBLEMS, write_traces
+from tests.test_study import FIELDS, PROBLEMS, words_policy, write_traces
 from tokensense.cli import app
 
 
@@ -117,3 +117,15 @@ def test_own_conditions_alone_are_a_probe_with_a_name_that_goes_on_under_another
     assert set(json.loads(run("info", store, "--json").stdout)["probes"]) == {
         "base", "user", "second"
     }  # fmt: skip
+
+
+def test_a_planted_task_is_sampled_by_number_and_progress_goes_to_standard_error(tmp_path):
+    policy = words_policy("arithmetic")
+    policy.model.save_pretrained(tmp_path / "policy")
+    policy.tokenizer.save_pretrained(tmp_path / "policy")
+    sizes = ("--problems", 3, "--group", 2, "--max-new-tokens", 5)
+    came = run("generate", tmp_path / "s.zarr", "--model", tmp_path / "policy",
+               "--task", "arithmetic", *sizes, "--json")  # fmt: skip
+    assert came.exit_code == 0, came.output
+    assert json.loads(came.stdout)["rollouts"] == 6
+    assert "6/6" in came.stderr

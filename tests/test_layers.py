@@ -55,10 +55,11 @@ ALLOWED: dict[str, Allowed] = {
     "flat": Allowed(GROUND | {"rollouts"}),
     "summary": Allowed(GROUND | {"rollouts", "store", "flat"}),
     "view": Allowed(GROUND | {"rollouts", "store", "flat", "stats", "figures"}),
+    "generation": Allowed(GROUND | {"tasks", "models", "rollouts"}),
     "study": Allowed(
         GROUND
         | {"tasks", "models", "rollouts", "importing", "probes", "store", "stats", "figures"}
-        | {"flat", "summary", "view"}
+        | {"flat", "summary", "generation", "view"}
     ),
     "assignment": Allowed(GROUND | {"credit", "stats", "study"}),
     "cli": Allowed({"tokensense", "errors", "schema"}),

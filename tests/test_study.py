@@ -1,6 +1,7 @@
 """The whole path on a tiny policy: import, probe, view, analyze, draw, info."""
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,7 +10,12 @@ import xarray as xr
 import tokensense as ts
 from tests.bigram import bigram_policy
 from tests.probes.tiny import tiny_policy
-from tokensense.errors import FigureError, StoreError
+from tokensense.errors import FigureError, InputError, SchemaError, StoreError
+from tokensense.models.policy import Policy
+from tokensense.models.tiny import SIZES, new_model
+from tokensense.rollouts.table import text_of, token_texts
+from tokensense.segments import offsets
+from tokensense.tasks import PLANTED, arithmetic, tables
 from tokensense.tasks.problem import Problem
 
 PROBLEMS, GROUP = 24, 2
@@ -203,3 +209,49 @@ def test_samples_at_another_temperature_are_off_policy(tmp_path):
     study.probe(policy, ["opposed"], frames=1, progress=False)
     assert study.info()["off_policy"] is True
     assert study.tokens().attrs["off_policy"]
+
+
+def words_policy(task):
+    """Random weights over the words of a planted task."""
+    words = {"arithmetic": arithmetic.VOCABULARY, "tables": tables.VOCABULARY}[task]
+    return Policy(*new_model(words, SIZES[task], seed=0), name=task)
+
+
+@pytest.mark.parametrize("task", ["arithmetic", "tables"])
+def test_problems_of_a_planted_task_are_drawn_and_every_token_is_labelled(tmp_path, task):
+    policy, study = words_policy(task), ts.Study(tmp_path / "p.zarr")
+    asked = {"task": task, "group": 4, "max_new_tokens": 12, "seed": 3, "progress": False}
+    counts = study.generate(policy, 6, **asked)
+    assert (counts["problems"], counts["rollouts"]) == (6, 24)
+    assert counts["rewards"]["undecided"] == 0
+    assert counts["labels"].get("unlabeled", 0) == 0
+    assert counts["ids_origin"] == {"exact": 24}
+    assert study.generate(policy, 6, **asked) == counts
+    with pytest.raises(StoreError, match="has others"):
+        study.generate(policy, 7, **asked)
+    rollouts = study.archive().rollouts()
+    assert np.isfinite(rollouts["sampled_logp"]).all()
+    # What the store says is what the task says of the words.
+    words = [raw.decode().strip() for raw in token_texts(rollouts)]
+    bound = offsets(rollouts["length"].values)
+    questions = text_of(rollouts, "question")
+    for row, (start, end) in enumerate(pairwise(bound)):
+        question = questions[int(rollouts["problem_of"][row])]
+        truth = PLANTED[task].label(question, words[start:end])
+        assert rollouts["kind"].values[start:end].tolist() == list(truth.kinds)
+        assert rollouts["wrong_token"].values[row] == truth.wrong_token
+    assert (rollouts["wrong_token"] >= 0).any()
+
+
+def test_problems_and_task_must_go_together(tmp_path):
+    policy, study = words_policy("arithmetic"), ts.Study(tmp_path / "p.zarr")
+    with pytest.raises(SchemaError, match="give their file"):
+        study.generate(policy, 3, progress=False)
+    with pytest.raises(SchemaError, match="give their number"):
+        study.generate(policy, "file.jsonl", task="arithmetic", progress=False)
+    with pytest.raises(SchemaError, match="`problems` needs a value"):
+        study.generate(policy, 0, task="arithmetic", progress=False)
+    asked = [Problem("p", "What is 1+1?", "2")]
+    with pytest.raises(InputError, match="is needed"):
+        study.generate(policy, asked, task="arithmetic", max_new_tokens=2, progress=False)
+    assert not study.path.exists()

@@ -203,7 +203,14 @@ def test_prompts_that_cannot_be_read_are_named(qwen, prompts, message):
 
 
 @pytest.mark.parametrize(
-    "options", [{"max_new_tokens": 0}, {"temperature": -1.0}, {"batch": 0}, {"temperature": np.nan}]
+    "options",
+    [
+        {"max_new_tokens": 0},
+        {"temperature": -1.0},
+        {"batch": 0},
+        {"temperature": np.nan},
+        {"seed": -1},
+    ],
 )
 def test_numbers_out_of_range_are_refused(qwen, options):
     with pytest.raises(SchemaError, match=next(iter(options))):

@@ -6,8 +6,10 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from tests.builders import END, ByteEncoder, problems
+from tests.models.zoo import tiny_policy
 from tokensense.errors import PolicyError, SchemaError
-from tokensense.rollouts.generate import generate
+from tokensense.models.sampler import sample
+from tokensense.rollouts.generate import generate, responses
 from tokensense.rollouts.trajectory import Imported, assemble
 from tokensense.schema import Finish, IdsOrigin
 from tokensense.tasks.problem import Problem
@@ -253,3 +255,35 @@ def test_progress_goes_to_standard_error_only_when_asked(policy, capsys):
     assert capsys.readouterr().err == ""
     list(generate(policy, problems(1), max_new_tokens=2, progress=True))
     assert "1/1" in capsys.readouterr().err
+
+
+def test_our_own_sampler_draws_where_it_can_and_keeps_log_probabilities():
+    policy, made = tiny_policy("llama"), problems(2)
+    found = responses(policy, made, group=3, max_new_tokens=6, seed=4)
+    assert [trace.name for trace in found] == [f"p{i}/{k}" for i in range(2) for k in range(3)]
+    assert [len(trace.logps) for trace in found] == [len(trace.ids) for trace in found]
+    drawn = sample(
+        policy, [policy.render(p.question) for p in made for _ in range(3)],
+        max_new_tokens=6, ends={257}, seed=4,
+    )  # fmt: skip
+    assert [trace.ids for trace in found] == [row.ids for row in drawn]
+    assert [trace.finish for trace in found] == [row.finish for row in drawn]
+    again = responses(policy, made, group=3, max_new_tokens=6, seed=4)
+    assert found == again
+
+
+def test_other_policies_are_sampled_by_transformers():
+    policy, made = tiny_policy("mistral"), problems(2)
+    options = {"group": 2, "max_new_tokens": 6, "seed": 4}
+    found = responses(policy, made, **options)
+    assert found == list(generate(policy, made, **options))
+    assert {trace.logps for trace in found} == {None}
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+def test_either_way_refuses_what_does_not_fit(name):
+    policy = tiny_policy(name)
+    with pytest.raises(SchemaError, match="group"):
+        responses(policy, problems(1), group=0)
+    with pytest.raises(PolicyError, match="problem 'p0' needs a prompt"):
+        responses(policy, problems(1), max_new_tokens=256)

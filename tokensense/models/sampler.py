@@ -64,7 +64,7 @@ def sample(
     temperature: float = 1.0,
     seed: int = 0,
     batch: int | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], object] | None = None,
 ) -> list[Sampled]:
     """Draw one response a prompt, in the order of the prompts.
 
@@ -88,6 +88,7 @@ def sample(
     """
     require_range("max_new_tokens", max_new_tokens, 1, 2**31)
     require_range("temperature", temperature, 0.0, sys.float_info.max)
+    require_range("seed", seed, 0, 2**63)
     require_range("batch", 1 if batch is None else batch, 1, 2**31)
     _require_prompts(policy, prompts, room=max_new_tokens)
     # Prompts of like length make little padding; equal ones lie together.
@@ -98,9 +99,7 @@ def sample(
     with evaluation(policy.model), torch.inference_mode():
         for start in range(0, len(order), size):
             some = order[start : start + size]
-            draws = np.stack(
-                [np.random.default_rng((seed, place)).random(max_new_tokens) for place in some]
-            )
+            draws = np.stack([_stream(seed, place).random(max_new_tokens) for place in some])
             rows = _sampled(
                 _Reader(policy, [prompts[place] for place in some]),
                 torch.from_numpy(draws).to(policy.device),
@@ -110,6 +109,11 @@ def sample(
             )
             found |= zip(some, rows, strict=True)
     return [found[place] for place in range(len(prompts))]
+
+
+def _stream(seed: int, place: int) -> np.random.Generator:
+    """Random numbers of one row; a spawned key, so that no other use of the seed shares them."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(place,)))
 
 
 class _Reader:
@@ -182,7 +186,7 @@ def _sampled(
     *,
     ends: Int64[Tensor, " end"],
     temperature: float,
-    progress: Callable[[int], None] | None,
+    progress: Callable[[int], object] | None,
 ) -> list[Sampled]:
     """Responses of one batch, in its order."""
     rows, most = draws.shape

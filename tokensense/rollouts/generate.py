@@ -1,7 +1,9 @@
-"""Sampling of responses with the plain `generate` of transformers, exact ids kept.
+"""Sampling of responses, exact ids kept.
 
 Reads  a policy (model and tokenizer) and problems.
-Gives  `generate`: one Trace a response, in the order of the problems, groups together.
+Gives  `responses`: one Trace a response, in the order of the problems, groups together, by our own
+       sampler where the policy allows it; `generate`: the same by the plain `generate` of
+       transformers, for all other policies.
 
 Tokens are drawn from the model's whole distribution at the given temperature: the sampling habits
 that a checkpoint brings along (top-k, top-p, penalties, bad words) are set aside, since scores of
@@ -9,9 +11,10 @@ tokens drawn from another distribution would not be on-policy. A sampled end tok
 response's ids, never of its text. Batches are padded on the left; padding is masked and positions
 are counted without it, and responses are cut by their end token, never by comparison with padding.
 
-A seed gives the same ids on the same machine with the same batch size, for random numbers are drawn
-a batch at a time and rows of a batch share them; another batch size gives other samples. The state
-of torch's generators is left as it was.
+With `generate` a seed gives the same ids on the same machine with the same batch size, for random
+numbers are drawn a batch at a time and rows of a batch share them; another batch size gives other
+samples, and no log-probability is kept. The state of torch's generators is left as it was. For
+`responses` see `models.sampler`.
 
 Source: transformers' `generate`; traps: trl#6357, #7039 (end token equal to padding), trl#6800
 (left padding without positions).
@@ -21,6 +24,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -30,6 +34,8 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from tokensense.checks import require_range
 from tokensense.errors import PolicyError
+from tokensense.models.policy import Policy
+from tokensense.models.sampler import sample, sampling_objection
 from tokensense.rollouts.trajectory import Encoder, Trace
 from tokensense.schema import Finish
 from tokensense.tasks.problem import Problem
@@ -63,6 +69,45 @@ class _Row(NamedTuple):
     problem: Problem
     place: int
     prompt: list[int]
+
+
+def responses(
+    policy: Policy,
+    problems: Sequence[Problem],
+    *,
+    group: int = 1,
+    max_new_tokens: int = 512,
+    temperature: float = 1.0,
+    seed: int = 0,
+    progress: bool = False,
+) -> list[Trace]:
+    """Sample `group` responses to each problem.
+
+    Args as for `generate`; batches are as large as memory for keys and values allows.
+
+    Returns:
+        Traces as `generate` yields them, with `logps` where our own sampler drew them.
+
+    Raises:
+        As `generate`.
+    """
+    settings: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "temperature": temperature,
+        "seed": seed,
+    }
+    if sampling_objection(policy):
+        return list(generate(policy, problems, group=group, progress=progress, **settings))
+    require_range("group", group, 1, math.inf)
+    rows = _rows(policy, problems, group, room=max_new_tokens)
+    ends = _end_ids(policy)
+    with tqdm(total=len(rows), unit="response", disable=not progress) as bar:
+        prompts = [row.prompt for row in rows]
+        found = sample(policy, prompts, ends=ends, progress=bar.update, **settings)
+    return [
+        replace(_trace(policy, row, list(drawn.ids), ends), logps=drawn.logps)
+        for row, drawn in zip(rows, found, strict=True)
+    ]
 
 
 def generate(

@@ -1,15 +1,19 @@
-"""Rewards of responses that were just sampled.
+"""What is known about responses that were just sampled.
 
-Reads  traces, and the reference answer of each problem.
-Gives  graded: the traces with rewards, and why some have none.
+Reads  traces, and the reference answer of each problem, or the planted task that it comes from.
+Gives  graded: the traces with rewards, and why some have none; labelled: with rewards and labels.
+Sign   rewards are 1 right, 0 wrong, NaN undecided.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tokensense.rollouts.trajectory import Trace
+from tokensense.rollouts.trajectory import Encoder, Trace
+from tokensense.schema import NO_TOKEN, Label
 from tokensense.tasks.answers import AnswerChecker
+from tokensense.tasks.planted import PlantedTask
+from tokensense.tasks.problem import Problem
 
 
 def graded(
@@ -38,3 +42,44 @@ def graded(
                 undecided[verdict.reason] += 1
             found.append(replace(trace, reward=verdict.reward))
     return found, dict(undecided)
+
+
+def labelled(
+    traces: Sequence[Trace], problems: Sequence[Problem], *, task: PlantedTask, encoder: Encoder
+) -> list[Trace]:
+    """Rewards, kinds, steps and the first wrong token by the task that the problems come from.
+
+    Args:
+        traces: as sampled, with ids.
+        problems: of the task; each trace answers one of them.
+        task: knows the truth.
+        encoder: gives the word of each id; white space around a word is the tokenizer's.
+
+    Returns:
+        The traces in their order. Label is ERROR where a token is wrong, whatever the reward: a
+        right answer after an error is right by luck.
+
+    Raises:
+        InputError: a question is none of the task.
+    """
+    question = {problem.name: problem.question for problem in problems}
+    words = {i: _word(i, encoder) for trace in traces for i in trace.ids or ()}
+    found = []
+    for trace in traces:
+        truth = task.label(question[trace.problem], [words[i] for i in trace.ids or ()])
+        right = truth.wrong_token == NO_TOKEN
+        known = replace(
+            trace,
+            reward=float(truth.right),
+            label=Label.NO_ERROR if right else Label.ERROR,
+            wrong_step=truth.wrong_step,
+            wrong_token=truth.wrong_token,
+            kinds=truth.kinds,
+            token_steps=truth.steps,
+        )
+        found.append(known)
+    return found
+
+
+def _word(token: int, encoder: Encoder) -> str:
+    return encoder.token_bytes(token).decode("utf-8", "replace").strip()
