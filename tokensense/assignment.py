@@ -54,7 +54,7 @@ WEIGHT = {
 ADVANTAGE = {"units": "advantage", "description": "of its rollout; positive: better than its group"}
 LEFT_OUT = {
     "undecided": "rollouts left out because their reward is not decided",
-    "not_comparable": "rollouts left out because they may not be compared under what the rule reads",
+    "not_comparable": "rollouts left out because what the rule reads may not be compared with base",
 }
 SURPRISAL = {"units": "nats", "description": "-log p under base"}
 

@@ -15,7 +15,7 @@ def test_numbers_worked_out_by_hand():
     assert found["tokens"] == 4
     assert (found["mean"], found["least"], found["largest"]) == (1.0, 0.5, 1.5)
     assert found["effective"] == pytest.approx(16 / (4 * (2.25 + 1 + 0.25 + 1)))
-    assert found["attenuated"] == 0.25
+    assert found["below_uniform"] == 0.25
     assert found["moved"] == 0.125  # 1/8 of the credit went from token 2 to token 0
     # shares of rank 5/6, 3/6, 1/6, 1/2 against 1/6, 3/6, 5/6, 1/2
     assert found["with_surprisal"] == pytest.approx(-1.0)
@@ -33,7 +33,7 @@ def test_equal_weights_correlate_with_nothing(weights):
     found = weight_numbers(weights, np.array([0.1, 0.2, 0.3]), np.array([3]))
     assert math.isnan(found["with_surprisal"])
     assert found["effective"] == pytest.approx(1.0)
-    assert found["attenuated"] == 0
+    assert found["below_uniform"] == 0
 
 
 @pytest.mark.parametrize("weights", [None, np.empty(0)])

@@ -222,7 +222,8 @@ def adjusted(rule: Credit, **settings: int | float | None) -> Credit:
             "Leave it out, or adjust another rule."
         )
     changed = replace(holder, **settings) if known else holder
-    return rule._replace(assign=Weighted(changed) if _is_weighted(rule) else changed)
+    weighted = isinstance(rule.assign, Weighted)
+    return rule._replace(assign=Weighted(changed) if weighted else changed)
 
 
 def own_tokens(evidence: Evidence) -> Evidence:
@@ -253,10 +254,6 @@ def own_tokens(evidence: Evidence) -> Evidence:
 
 def _holder(rule: Credit) -> Any:  # noqa: ANN401 (a function or a frozen dataclass)
     return rule.assign.weigh if isinstance(rule.assign, Weighted) else rule.assign
-
-
-def _is_weighted(rule: Credit) -> bool:
-    return isinstance(rule.assign, Weighted)
 
 
 def _plain(array: Array) -> Array:

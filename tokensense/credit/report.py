@@ -20,7 +20,7 @@ WEIGHT_NUMBERS: dict[str, str] = {
     "least": "smallest weight",
     "largest": "largest weight",
     "effective": "effective tokens, (sum w)^2 / sum w^2, as a share of the tokens; uniform: 1",
-    "attenuated": "share of tokens with less credit than under uniform (weight below 1)",
+    "below_uniform": "share of tokens with less credit than under uniform (weight below 1)",
     "moved": "share of the credit that lies on other tokens than under uniform, mean |w - 1| / 2",
     "with_surprisal": "correlation of the ranks within rollouts of weight and surprisal, as shares "
     "of the rollout's length; NaN where the weights do not vary",
@@ -59,7 +59,7 @@ def weight_numbers(
         "least": float(weights.min()),
         "largest": float(weights.max()),
         "effective": effective,
-        "attenuated": float(np.mean(weights < 1 - ROUNDING)),
+        "below_uniform": float(np.mean(weights < 1 - ROUNDING)),
         "moved": float(np.mean(np.abs(weights - 1)) / 2),
         "with_surprisal": _rank_correlation(weights, surprisal, length),
     }
