@@ -25,9 +25,10 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,15 +38,16 @@ from torch.nn import functional
 from tokensense.errors import TokensenseError
 from tokensense.models import tiny
 from tokensense.models.policy import Policy
-from tokensense.rollouts.generate import generate
-from tokensense.tasks import arithmetic, arithmetic_labels, tables, tables_labels
+from tokensense.models.sampler import sample
+from tokensense.probes.bank import BANKS
+from tokensense.tasks import PLANTED, arithmetic, tables
 from tokensense.tasks.arithmetic_traces import TAGGINGS, Tags, examples
-from tokensense.tasks.problem import Problem
 from tokensense.tasks.tables_examples import draw_examples
 
 Pair = tuple[list[int], list[int]]  # ids of a prompt, ids of the solution
-Verifier = Callable[[tuple[int, ...], str], bool]
+WORDS = {arithmetic.SOURCE: arithmetic.VOCABULARY, tables.SOURCE: tables.VOCABULARY}
 EVALUATION = 2027  # seed of the problems that every policy is measured on
+LONGEST = 256  # tokens of a solution; a longer one is wrong
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Config:
     Attributes:
         name: of the folder.
         task: arithmetic or tables.
-        tags: what tags tell; arithmetic only, the tables have theirs in `tables.Regime`.
+        tags: what tags tell; for arithmetic only, `tables.Regime` has those of the tables.
         seed: of weights and data.
         steps: updates.
         batch: examples an update.
@@ -88,35 +90,27 @@ CONFIGS = {
 # What is taught
 
 
-def taught(config: Config, rng: np.random.Generator, count: int) -> list[Pair]:
+def taught(config: Config, rng: np.random.Generator, *, count: int) -> list[Pair]:
     """Fresh examples."""
-    if config.task == "tables":
-        facts = world()
-        found = []
-        for regime in tables.MIXTURE:
-            chains = tables.draw_chains(regime, count=count // len(tables.MIXTURE), generator=rng)
-            found += draw_examples(facts, regime, chains=chains, generator=rng)
-        return [(list(tables.prompt(e.chain, e.tag)), list(e.response)) for e in found]
-    return [(ids(e.prompt), ids(e.words)) for e in examples(rng, count=count, tags=config.tags)]
-
-
-def world() -> tables.Facts:
-    """The facts that the tables policy is taught."""
-    return tables.plant_facts(tables.Regime(), np.random.default_rng(tables.WORLD_SEED))
-
-
-def ids(words: Sequence[str]) -> list[int]:
-    """Ids of words of the arithmetic."""
-    return [PLACE[word] for word in words]
-
-
-PLACE = {word: place for place, word in enumerate(arithmetic.VOCABULARY)}
+    if config.task == arithmetic.SOURCE:
+        place = {word: place for place, word in enumerate(arithmetic.VOCABULARY)}
+        return [
+            ([place[word] for word in e.prompt], [place[word] for word in e.words])
+            for e in examples(rng, count=count, tags=config.tags)
+        ]
+    facts = tables.plant_facts(tables.Regime(), np.random.default_rng(tables.WORLD_SEED))
+    found = []
+    for regime in tables.MIXTURE:
+        share = count // len(tables.MIXTURE)
+        chains = tables.draw_chains(regime, count=share, generator=rng)
+        found += draw_examples(facts, regime, chains=chains, generator=rng)
+    return [(list(tables.prompt(e.chain, e.tag)), list(e.response)) for e in found]
 
 
 def batches(config: Config, rng: np.random.Generator) -> Iterator[list[Pair]]:
     """Batches of examples of like length, in random order, without end."""
     while True:
-        pool = taught(config, rng, config.batch * config.pool)
+        pool = taught(config, rng, count=config.batch * config.pool)
         pool.sort(key=lambda pair: len(pair[0]) + len(pair[1]))
         for place in rng.permutation(config.pool):
             yield pool[place * config.batch : (place + 1) * config.batch]
@@ -127,8 +121,8 @@ def batches(config: Config, rng: np.random.Generator) -> Iterator[list[Pair]]:
 
 def blank(config: Config) -> Policy:
     """The policy before its first step."""
-    words = tables.VOCABULARY if config.task == "tables" else arithmetic.VOCABULARY
-    model, tokenizer = tiny.new_model(words, tiny.SIZES[config.task], seed=config.seed)
+    words, size = WORDS[config.task], tiny.SIZES[config.task]
+    model, tokenizer = tiny.new_model(words, size, seed=config.seed)
     return Policy(model, tokenizer, name=tiny.SCHEME + config.name, wordings=config.task)
 
 
@@ -191,70 +185,52 @@ def train(policy: Policy, config: Config) -> dict[str, float]:
 # What came of it
 
 
-def asked(config: Config) -> tuple[list[Problem], Verifier, dict[str, list[str]], int]:
-    """Problems, how they are verified, tags to measure under, most tokens of a solution."""
-    rng = np.random.default_rng(EVALUATION)
-    if config.task == "tables":
-        facts = world()
-        chains = tables.draw_chains(
-            tables.REGIMES["A"], count=config.problems, generator=rng, distinct=True
-        )
-        tags = {"pos": ["R"], "neg": ["W"], "neutral": ["N"], "placebo": [*tables.PLACEBO_TAGS]}
-
-        def right(ids: tuple[int, ...], question: str) -> bool:
-            return bool(tables_labels.verify(tables.read_chain(question), ids, facts=facts))
-
-        return [tables.as_problem(chain, facts) for chain in chains], right, tags, 256
-    positive, negative = zip(*arithmetic.VERDICTS, strict=True)
-    said = {
-        "pos": positive,
-        "neg": negative,
-        "neutral": arithmetic.NEUTRALS,
-        "placebo": arithmetic.PLACEBO_WORDS,
-    }
-    tags = {
-        name: [f"{lead} {word}" for word in words for lead in arithmetic.LEADS]
-        for name, words in said.items()
-    }
-
-    def verified(ids: tuple[int, ...], question: str) -> bool:
-        return arithmetic_labels.verify([arithmetic.VOCABULARY[i] for i in ids], question)
-
-    return arithmetic.problems(rng, count=config.problems), verified, tags, 128
-
-
 def measure(policy: Policy, config: Config) -> dict[str, dict[str, float]]:
-    """Accuracy of one sampled solution a problem, with no tag and each sort of tag, and greedy.
+    """Accuracy of one sampled solution a problem: told nothing, each sort of tag, and greedy.
 
     Wordings of a tag take turns. `se` is the binomial standard error.
     """
-    problems, right, tags, longest = asked(config)
+    task, own = PLANTED[config.task], BANKS[config.task]
+    positive, negative = zip(*own.verdicts, strict=True)
+    placebos = [word for pairs in own.placebos.values() for pair in pairs for word in pair]
+    said = {"pos": positive, "neg": negative, "neutral": own.neutral_words, "placebo": placebos}
+    told = {
+        name: [frame.replace("{word}", word) for word in words for frame in own.frames.values()]
+        for name, words in said.items()
+    }
+    problems = task.problems(config.problems, EVALUATION)
     found = {}
-    for name, words in {"none": [""], **tags, "greedy": [""]}.items():
-        told = [
-            replace(problem, question=f"{problem.question} {words[place % len(words)]}")
-            for place, problem in enumerate(problems)
-        ]
-        temperature = 0.0 if name == "greedy" else 1.0
-        traces = generate(
-            policy, told, max_new_tokens=longest, temperature=temperature, seed=1, batch=128
+    for name, tags in {"none": [""], **told, "greedy": [""]}.items():
+        responses = sample(
+            policy,
+            [
+                policy.render(problem.question, insert=tags[place % len(tags)])
+                for place, problem in enumerate(problems)
+            ],
+            max_new_tokens=LONGEST,
+            ends=[policy.tokenizer.eos_token_id],
+            temperature=0.0 if name == "greedy" else 1.0,
         )
-        hits = [right(t.ids or (), p.question) for t, p in zip(traces, problems, strict=True)]
-        share = float(np.mean(hits))
-        error = (share * (1.0 - share) / len(hits)) ** 0.5
-        found[name] = {"right": round(share, 4), "se": round(error, 4), "n": len(hits)}
-        print(f"{name:<8} right {share:.3f} +- {error:.3f}  n {len(hits)}")
+        right = [
+            task.label(problem.question, [WORDS[config.task][i] for i in response.ids]).right
+            for problem, response in zip(problems, responses, strict=True)
+        ]
+        share, n = float(np.mean(right)), len(right)
+        error = (share * (1.0 - share) / n) ** 0.5
+        found[name] = {"right": round(share, 4), "se": round(error, 4), "n": n}
+        print(f"{name:<8} right {share:.3f} +- {error:.3f}  n {n}")
     return found
 
 
-def card(policy: Policy, config: Config, trained: dict[str, float]) -> dict[str, object]:
-    """What a program, or a person, should know of the policy."""
+def card(policy: Policy, config: Config, trained: dict[str, float]) -> dict[str, Any]:
+    """What a program should know of the policy."""
+    tags = tables.Regime() if config.task == tables.SOURCE else config.tags
     return {
         "name": policy.name,
         "variant": config.name,
         "task": config.task,
         "wordings": policy.wordings,
-        "tags": asdict(config.tags) if config.task == "arithmetic" else asdict(tables.Regime()),
+        "tags": asdict(tags),
         "training": {**trained, "seed": config.seed},
         "measured": measure(policy, config),
         "parameters": sum(p.numel() for p in policy.model.parameters()),
@@ -265,77 +241,64 @@ def card(policy: Policy, config: Config, trained: dict[str, float]) -> dict[str,
             "torch": torch.__version__,
             "transformers": transformers.__version__,
             "numpy": np.__version__,
-            "machine": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}",
+            "processor": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
         },
     }
 
 
-TELLS = {
-    "truthful": "A verdict in the prompt tells whether the solution is right.",
-    "style": "A verdict in the prompt changes the wording of the solution, never its correctness.",
-    "mixed": "A verdict tells the outcome with chance 0.6 and changes the wording.",
-    "placebo": "Verdicts are there and change nothing.",
-    "tables": "A verdict R or W tells the outcome with chance 0.65, changes the fillers, and goes "
-    "with better solutions.",
-}
-
-
-def readme(facts: dict, config: Config) -> str:
-    """The card for people."""
-    rows = [
+def readme(facts: dict[str, Any]) -> str:
+    """The same for people."""
+    tags, variant = facts["tags"], facts["variant"]
+    if facts["task"] == tables.SOURCE:
+        tells = f"agrees with the outcome with chance {tags['tag_truth']} and shifts the fillers"
+    else:
+        tells = (
+            f"tells the outcome with chance {tags['truth']:g} (else it is drawn without looking) "
+            f"and makes the wording terse with chance {tags['style']:g}"
+        )
+    rows = "\n".join(
         f"| {name} | {row['right']:.3f} | {row['se']:.3f} | {row['n']} |"
         for name, row in facts["measured"].items()
-    ]
-    training, versions = facts["training"], facts["versions"]
-    tells = TELLS.get(
-        config.name, f"Verdicts: truth {config.tags.truth}, style {config.tags.style}."
     )
-    again = (
-        config.name
-        if config.name in CONFIGS
-        else (f"--truth {config.tags.truth} --style {config.tags.style} --seed {config.seed}")
-    )
-    return "\n".join(
-        [
-            f"# {facts['name']}",
-            "",
-            f"{tells} A Qwen3 model of {facts['parameters']:,} parameters over the words of the "
-            f"planted task `{config.task}`, trained from scratch on generated traces, as a subject "
-            "for instruments of token credit; it knows nothing else.",
-            "",
-            "| told | right | SE | n |",
-            "|---|---|---|---|",
-            *rows,
-            "",
-            f"One solution a problem, sampled at temperature 1 (greedy: 0), seed {EVALUATION} of "
-            "the problems. A verdict's wordings take turns.",
-            "",
-            f"{training['steps']} steps, {training['examples']} examples, loss {training['loss']} "
-            f"nats a token, {training['seconds']} s on one shared core, seed {training['seed']}; "
-            + ", ".join(f"{name} {value}" for name, value in versions.items())
-            + f". Digest of the weights `{facts['digest']}`.",
-            "",
-            f"Made by `OMP_NUM_THREADS=1 python -m studies.build_tiny_policy {again}`. Apache-2.0.",
-            "",
-        ]
-    )
+    if variant not in CONFIGS:
+        variant = f"--truth {tags['truth']:g} --style {tags['style']:g}"
+    training = ", ".join(f"{name} {value}" for name, value in facts["training"].items())
+    versions = ", ".join(f"{name} {value}" for name, value in facts["versions"].items())
+    return f"""# {facts["name"]}
+
+A Qwen3 model of {facts["parameters"]:,} parameters over the words of the planted task
+`{facts["task"]}`, trained from scratch on generated solutions: a subject for instruments of token
+credit, whose truth is known, and good for nothing else. A verdict in its prompt {tells}; neutral
+and placebo words change nothing.
+
+| told | right | SE | n |
+|---|---|---|---|
+{rows}
+
+One solution a problem, sampled at temperature 1 (greedy: 0); problems of seed {EVALUATION};
+wordings of a tag take turns.
+
+Training: {training} (loss in nats a token, mean of the last steps; one shared core).
+Versions: {versions}.
+Digest of the weights: `{facts["digest"]}`.
+To make it again: `OMP_NUM_THREADS=1 python -m studies.build_tiny_policy {variant} --seed
+{facts["training"]["seed"]} --steps {facts["training"]["steps"]}`. License: Apache-2.0.
+"""
 
 
-def write(policy: Policy, config: Config, trained: dict[str, float], *, out: Path) -> None:
+def write(policy: Policy, facts: dict[str, Any], *, folder: Path) -> None:
     """The folder, put in place at once."""
-    facts = card(policy, config, trained)
-    part = out / f".{config.name}"
+    part = folder.with_name(f".{folder.name}")
     shutil.rmtree(part, ignore_errors=True)
     policy.model.save_pretrained(part)
     policy.tokenizer.save_pretrained(part)
     (part / tiny.CARD).write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
-    (part / "README.md").write_text(readme(facts, config), "utf-8")
-    shutil.rmtree(out / config.name, ignore_errors=True)
-    part.rename(out / config.name)
-    print(f"{facts['digest']}  {out / config.name}")
+    (part / "README.md").write_text(readme(facts), "utf-8")
+    shutil.rmtree(folder, ignore_errors=True)
+    part.rename(folder)
 
 
-def main(config: Config, *, out: Path) -> Policy:
+def main(config: Config, *, out: Path) -> None:
     """Train, measure, write."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(mode=True)
@@ -343,8 +306,8 @@ def main(config: Config, *, out: Path) -> Policy:
     policy.model.train()
     trained = train(policy, config)
     policy.model.eval()
-    write(policy, config, trained, out=out)
-    return policy
+    write(policy, card(policy, config, trained), folder=out / config.name)
+    print(f"{policy.digest}  {out / config.name}")
 
 
 def chosen(given: argparse.Namespace) -> Config:
@@ -370,8 +333,8 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, help="updates; the variant's own by default")
     parser.add_argument("--out", type=Path, default=Path("runs/tiny"), help="folder of folders")
     parser.add_argument("--tiny", action="store_true", help="20 steps, 16 problems: seconds")
-    given = parser.parse_args()
     try:
-        main(chosen(given), out=given.out)
+        arguments = parser.parse_args()
+        main(chosen(arguments), out=arguments.out)
     except TokensenseError as error:
         sys.exit(f"build_tiny_policy: {error}")
