@@ -52,7 +52,7 @@ def view(
     names = text_of(rollouts, "problem_name")
     chosen = _chosen(names, [problem] if isinstance(problem, str) else problem, limit)
     tokens, notes = _with_states(tokens)
-    tokens = _with_weights(tokens, archive)
+    tokens, lost = _with_weights(tokens, archive)
     shown = tokens.isel(token=np.isin(tokens["problem"].values, chosen))
     table = texts(rollouts)
     rows = zip(rollouts["vocab_id"].values, rollouts["vocab_text"].values, strict=True)
@@ -61,7 +61,7 @@ def view(
         shown,
         questions={index: Question(names[index], asked[index]) for index in chosen},
         vocabulary={int(token): table[row] for token, row in rows},
-        notes=[*_sources(shown), *_left_out(rollouts, chosen), *notes],
+        notes=[*_sources(shown), *_left_out(rollouts, chosen), *notes, *lost],
     )
     if path is not None:
         page.save(path)
@@ -93,16 +93,17 @@ def _with_states(tokens: xr.Dataset) -> tuple[xr.Dataset, list[str]]:
     return joined, [statement] if statement else []
 
 
-def _with_weights(tokens: xr.Dataset, archive: Archive) -> xr.Dataset:
-    """Weights of the rules that have any; a rule that does not multiply has none."""
-    found = {
-        name: archive.read(f"/credit/{name}")["weight"] for name in names_in(archive, "credit")
-    }
-    known = {name: weight.values for name, weight in found.items() if weight.notnull().any()}
+def _with_weights(tokens: xr.Dataset, archive: Archive) -> tuple[xr.Dataset, list[str]]:
+    """Weights of the rules that have any, and the names of the others."""
+    rules = names_in(archive, "credit")
+    found = {rule: archive.read(f"/credit/{rule}")["weight"].values for rule in rules}
+    known = {rule: weight for rule, weight in found.items() if not np.isnan(weight).all()}
+    none = [rule for rule in rules if rule not in known]
+    lost = [f"No weights under {rule}: it does not multiply the advantage." for rule in none]
     if not known:
-        return tokens
+        return tokens, lost
     stacked = xr.DataArray(list(known.values()), dims=("rule", "token"), coords={"rule": [*known]})
-    return tokens.assign(weight=stacked)
+    return tokens.assign(weight=stacked), lost
 
 
 def _sources(tokens: xr.Dataset) -> list[str]:

@@ -157,21 +157,16 @@ def token_view(
     found = colorings(tokens)
     cells = _cells(tokens, found, vocabulary)
     problems = _problems(tokens, cells, starts=starts, questions=questions)
-    counts = (
-        f"{len(problems):,} problem{'s' * (len(problems) != 1)}, {len(starts) - 1:,} traces, "
-        f"{tokens.sizes['token']:,} tokens"
-    )
-    html = (
-        _environment()
-        .get_template("tokens.html")
-        .render(
-            counts=counts,
-            notes=notes,
-            alphas=ALPHAS,
-            choices=found,
-            signs=_signs(tokens),
-            problems=problems,
-        )
+    sizes = {"problem": len(problems), "trace": len(starts) - 1, "token": len(cells)}
+    counts = ", ".join(f"{size:,} {name}{'s' * (size != 1)}" for name, size in sizes.items())
+    template = _environment().get_template("tokens.html")
+    html = template.render(
+        counts=counts,
+        notes=notes,
+        alphas=ALPHAS,
+        choices=found,
+        signs=_signs(tokens),
+        problems=problems,
     )
     return TokenView(html, counts)
 
