@@ -20,13 +20,15 @@ from jaxtyping import Float, Shaped
 
 from tokensense.segments import broadcast, segment_sum
 from tokensense.stats.catalogue import ratio
+from tokensense.stats.character import characterize, token_ids
 from tokensense.stats.endpoints import informative
 from tokensense.stats.floors import WordingFloor, unresolved, wording_floor
 from tokensense.stats.kinds import shift_by_kind
+from tokensense.stats.localization import localization
 from tokensense.stats.neutral import single_conditions
 from tokensense.stats.pairs import Terms, pairs_of, terms_of, with_shared_rollouts
 from tokensense.stats.resampling import Method, Resampling, cluster_sums, intervals, resample
-from tokensense.stats.results import dataset
+from tokensense.stats.results import dataset, plain
 from tokensense.stats.sample import Pair, Sample, read_sample
 from tokensense.stats.shifts import contrast
 from tokensense.stats.triples import describe_pairs, family_groups, pair_sums
@@ -39,7 +41,9 @@ SIGNS = (
 WORDINGS_NEEDED = 6
 SIDES = ("positive", "negative")
 TOKEN_STATES = ("resolved", "unresolved", "not_known")
-SECTIONS = ("triple", "kind", "floor", "neutral", "informative", "controls")
+CHARACTER, LOCALIZATION = "character", "localization"
+SECTIONS = (CHARACTER, "triple", "kind", "floor", "neutral", "informative", "controls")
+SECTIONS += (LOCALIZATION,)
 FLOOR_STATISTICS: dict[str, str] = {
     "unresolved": "share of tokens whose mean verdict contrast over wordings is below the floor",
     "verdict_above_floor": "share of single verdict contrasts above the floor",
@@ -70,12 +74,17 @@ class Row(NamedTuple):
 
 
 def describe(
-    tokens: xr.Dataset, *, seed: int = 0, resamples: int = 10_000
+    tokens: xr.Dataset,
+    *,
+    scores: Mapping[str, Shaped[np.ndarray, " token"]] | None = None,
+    seed: int = 0,
+    resamples: int = 10_000,
 ) -> dict[str, xr.Dataset]:
     """Compute every description of a study's shifts.
 
     Args:
         tokens: dims (condition, token), as `Study.tokens()` gives it; base among the conditions.
+        scores: further scores for `localization`, in the order of `tokens`.
         seed: of the resamples.
         resamples: draws of problems; 10,000 for numbers that are reported.
 
@@ -88,7 +97,9 @@ def describe(
         `floor` (statistic), with `floor` and `tokens` (bin);
         `neutral` (statistic, condition), if there are conditions without a level;
         `informative` (statistic, term) and `controls` (statistic, score), if a problem has both a
-        right and a wrong response.
+        right and a wrong response;
+        `character` (quantity), with a word for what the verdicts do;
+        `localization` (statistic, score), if first wrong tokens are known.
 
     Raises:
         SchemaError: `tokens` lacks a part, or conditions cannot be paired.
@@ -119,6 +130,11 @@ def describe(
     endpoint = informative(sample, pairs, terms=terms, plan=plan, attrs=attrs)
     if endpoint is not None:
         found["informative"], found["controls"] = endpoint
+    ids = token_ids(tokens, sample)
+    found[CHARACTER] = characterize(sample, pairs, terms=terms, ids=ids, plan=plan, attrs=attrs)
+    located = localization(tokens, scores=scores, seed=seed, resamples=resamples)
+    if located is not None:
+        found[LOCALIZATION] = located.assign_attrs({**plain(attrs), **located.attrs})
     return found
 
 
@@ -193,6 +209,10 @@ def table(
         if section not in result:
             continue
         found = result[section]
+        if section == CHARACTER:
+            counts = _counts(found.isel(quantity=0))
+            rows.append(Row(section, "verdicts", found.attrs["word"], "", "", "", counts))
+            continue
         lead = [str(dim) for dim in found["estimate"].dims if dim != "term"]
         shown = found.sel(measure=list(measures)) if "measure" in lead else found
         stacked = shown.stack(row=lead)
@@ -218,6 +238,10 @@ def notes(result: Mapping[str, xr.Dataset]) -> list[str]:
         word, statement = (result["informative"].attrs[key] for key in ("word", "statement"))
         known = "" if word == "not_estimable" else f"{word}, "
         found.append(f"AUROC of the summed contrast: {known}{statement}")
+    if CHARACTER in result:
+        found.append(f"what the verdicts do: {result[CHARACTER].attrs['statement']}")
+    if LOCALIZATION in result:
+        found.append(f"localization: {result[LOCALIZATION].attrs['statement']}")
     if "numerical_floor" in result:
         floor = result["numerical_floor"].sel(quantity="shift")
         found.append(
@@ -233,12 +257,17 @@ def _row(section: str, one: xr.Dataset, lead: list[str]) -> Row:
     unit = str(one["unit"].item()) if "unit" in one.coords else "1"
     terms = [one] if "term" not in one.dims else [one.isel(term=i) for i in range(3)]
     values = [_value(term, unit) for term in terms] + ["", "", ""]
+    return Row(section, name, values[0], values[1], values[2], unit, _counts(terms[0]))
+
+
+def _counts(one: xr.Dataset) -> str:
+    """Problem texts, rollouts and tokens behind an estimate, as far as they are known."""
     counts = []
     for label in ("n_clusters", "n_rollouts", "n_tokens"):
-        number = terms[0][label].item() if label in terms[0] else terms[0].attrs.get(label)
+        number = one[label].item() if label in one else one.attrs.get(label)
         if number is not None:
             counts.append(f"{float(number):.0f} {label.removeprefix('n_')}")
-    return Row(section, name, values[0], values[1], values[2], unit, ", ".join(counts))
+    return ", ".join(counts)
 
 
 def _value(one: xr.Dataset, unit: str) -> str:
