@@ -253,7 +253,7 @@ def readme(facts: dict[str, Any]) -> str:
         tells = f"agrees with the outcome with chance {tags['tag_truth']} and shifts the fillers"
     else:
         tells = (
-            f"tells the outcome with chance {tags['truth']:g} (else it is drawn without looking) "
+            f"tells the outcome with chance {tags['truth']:g} (else it is drawn without looking)\n"
             f"and makes the wording terse with chance {tags['style']:g}"
         )
     rows = "\n".join(
@@ -263,13 +263,16 @@ def readme(facts: dict[str, Any]) -> str:
     if variant not in CONFIGS:
         variant = f"--truth {tags['truth']:g} --style {tags['style']:g}"
     training = ", ".join(f"{name} {value}" for name, value in facts["training"].items())
+    seed, steps = (facts["training"][name] for name in ("seed", "steps"))
     versions = ", ".join(f"{name} {value}" for name, value in facts["versions"].items())
     return f"""# {facts["name"]}
 
 A Qwen3 model of {facts["parameters"]:,} parameters over the words of the planted task
 `{facts["task"]}`, trained from scratch on generated solutions: a subject for instruments of token
-credit, whose truth is known, and good for nothing else. A verdict in its prompt {tells}; neutral
-and placebo words change nothing.
+credit, whose truth is known, and good for nothing else.
+
+A verdict in its prompt {tells}.
+Neutral and placebo words change nothing.
 
 | told | right | SE | n |
 |---|---|---|---|
@@ -278,11 +281,15 @@ and placebo words change nothing.
 One solution a problem, sampled at temperature 1 (greedy: 0); problems of seed {EVALUATION};
 wordings of a tag take turns.
 
-Training: {training} (loss in nats a token, mean of the last steps; one shared core).
+Training: {training}
+(loss in nats a token, mean of the last 50 steps; one shared core).
 Versions: {versions}.
 Digest of the weights: `{facts["digest"]}`.
-To make it again: `OMP_NUM_THREADS=1 python -m studies.build_tiny_policy {variant} --seed
-{facts["training"]["seed"]} --steps {facts["training"]["steps"]}`. License: Apache-2.0.
+To make it again:
+
+    OMP_NUM_THREADS=1 python -m studies.build_tiny_policy {variant} --seed {seed} --steps {steps}
+
+License: Apache-2.0.
 """
 
 
