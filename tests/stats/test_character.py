@@ -80,7 +80,6 @@ def test_each_combination_has_its_word(found, word):
     ],
 )
 def test_what_cannot_be_told_is_said_with_the_reason(found, reason):
-
     said = decide(found)
     assert said.word == NOT_ESTIMABLE
     assert re.search(reason, said.statement)

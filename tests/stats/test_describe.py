@@ -6,7 +6,7 @@ import xarray as xr
 
 from tests.stats.builders import made_up_tokens
 from tokensense.errors import StatisticsError
-from tokensense.stats.describe import SECTIONS, describe, table, token_states
+from tokensense.stats.describe import SECTIONS, describe, notes, table, token_states
 from tokensense.stats.floors import wording_floor
 from tokensense.stats.resampling import Method
 from tokensense.stats.shifts import contrast, onehot_distance
@@ -22,6 +22,7 @@ NAMES = {
     "neutral",
     "informative",
     "controls",
+    "character",
 }
 
 
@@ -223,7 +224,7 @@ def test_no_verdict_is_an_error_with_advice():
 
 def test_table_rows_hold_estimate_interval_unit_and_n(result):
     rows = table(result)
-    assert {row.section for row in rows} == set(SECTIONS)
+    assert {row.section for row in rows} == set(SECTIONS) - {"localization"}
     (row,) = (r for r in rows if (r.section, r.name) == ("triple", "same_direction"))
     at = result["triple"].sel(statistic="same_direction", term="verdict")
     low, high = at.interval.values
@@ -237,6 +238,30 @@ def test_table_rows_hold_estimate_interval_unit_and_n(result):
     (row,) = (r for r in rows if (r.section, r.name) == ("controls", "auroc_plain generator"))
     assert row.placebo == row.difference == ""
     assert table(result, sections=("nothing",)) == []
+
+
+def test_the_character_is_one_line_of_the_table_and_one_note(result):
+    (row,) = table(result, sections=("character",))
+    assert (row.name, row.value) == ("verdicts", result["character"].attrs["word"])
+    assert row.n.startswith("30 clusters, 120 rollouts")
+    (note,) = (n for n in notes(result) if n.startswith("what the verdicts do: "))
+    assert note.endswith(result["character"].attrs["statement"])
+
+
+def test_localization_comes_with_known_wrong_tokens_and_further_scores(tokens):
+    owner = tokens["rollout"].values
+    wrong = (np.diff(owner, prepend=-1) > 0) & (tokens["reward"].values == 0)
+    known = tokens.assign_coords(is_wrong_token=("token", wrong))
+    scores = {"weight of cscr": np.ones(owner.size)}
+    found = describe(known, scores=scores, seed=1, resamples=100)
+    located = found["localization"]
+    assert located["score"].values[-1] == "weight of cscr"
+    assert located.attrs["seed"] == 1
+    assert json.loads(located.attrs["placebo_families"])
+    names = [row.name for row in table(found, sections=("localization",))]
+    assert names[0] == "auroc sensitivity"
+    assert "hit_at_1 weight of cscr" in names
+    assert any(note.startswith("localization: ") for note in notes(found))
 
 
 def test_table_says_why_there_is_no_interval():
