@@ -345,7 +345,8 @@ def analyze(study: Study, *, resamples: int = 10_000, seed: int = 0) -> dict[str
 
     Returns:
         Analysis name -> Dataset; see `stats.describe.describe`. Each statistic comes as verdict,
-        placebo, difference.
+        placebo, difference. Weights of rules that were assigned before are scores of
+        `localization`.
 
     Raises:
         StoreError: no finished probe.
@@ -353,8 +354,13 @@ def analyze(study: Study, *, resamples: int = 10_000, seed: int = 0) -> dict[str
     """
     from tokensense.stats.describe import describe
 
-    results = describe(study.tokens(), resamples=resamples, seed=seed)
-    with study.archive() as archive:
+    tokens, archive = study.tokens(), study.archive()
+    weights = {
+        f"weight_{rule}": archive.read(f"/credit/{rule}")["weight"].values
+        for rule in names_in(archive, "credit")
+    }
+    results = describe(tokens, scores=weights, resamples=resamples, seed=seed)
+    with archive:
         for name, dataset in results.items():
             archive.write_node(f"/stats/{name}", dataset)
     return results
