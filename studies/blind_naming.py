@@ -38,7 +38,7 @@ from tokensense.models import tiny
 from tokensense.models.policy import Policy, load_policy
 from tokensense.probes.rescore import COORDINATES
 from tokensense.schema import NO_STEP, PROBE, Label
-from tokensense.stats.character import NOT_ESTIMABLE, THRESHOLDS, WORDS
+from tokensense.stats.naming import NOT_ESTIMABLE, THRESHOLDS, WORDS
 from tokensense.store.archive import Archive
 from tokensense.store.provenance import git_state
 from tokensense.tasks import arithmetic

@@ -11,7 +11,7 @@ FIELDS = ("probe", "family", "level", "frame", "wording", "tone", "placement")
 STRENGTHS = {
     "truthful": (1.0, 0.0),
     "style": (0.0, 1.0),
-    "mixed": (0.4, 1.0),
+    "mixed": (0.6, 1.0),
     "placebo": (0.0, 0.0),
     "shuffled": (1.0, 0.0),
     "random": (0.0, 0.0),

@@ -1,112 +1,18 @@
 import json
 import math
-import re
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.reference import statistics as reference
 from tests.stats.planted import STRENGTHS, planted_tokens
 from tokensense.errors import SchemaError
-from tokensense.stats.character import (
-    MEANINGS,
-    NOT_ESTIMABLE,
-    QUANTITIES,
-    THRESHOLDS,
-    WORDS,
-    Reading,
-    Thresholds,
-    character,
-    decide,
-)
+from tokensense.stats.character import character, contrast_beside, joint_push
+from tokensense.stats.naming import NOT_ESTIMABLE, THRESHOLDS
 from tokensense.stats.resampling import Method
-
-
-def readings(gain=0.8, push=0.0, parting=0.0, auroc=0.5, *, half=0.05):
-    """Readings of four estimates, with equally wide intervals; or as they are given."""
-    given = dict(zip(QUANTITIES, (gain, push, parting, auroc), strict=True))
-    return {
-        name: value
-        if isinstance(value, Reading)
-        else Reading(value, value - half, value + half, "")
-        for name, value in given.items()
-    }
-
-
-MISSING = Reading(math.nan, math.nan, math.nan, "not estimable: no value")
-
-
-# The decision
-
-
-@pytest.mark.parametrize(
-    ("found", "word"),
-    [
-        (readings(0.1, push=2.0, parting=2.0, auroc=0.9), "random"),
-        (readings(push=2.0, parting=1.0, auroc=0.75), "mixed"),
-        (readings(push=2.0, parting=0.0, auroc=0.75), "mixed"),
-        (readings(push=0.2, parting=1.5, auroc=0.75), "truthful"),
-        (readings(push=2.0, parting=0.0), "style"),
-        (readings(push=-0.3, parting=-0.4), "placebo"),
-        (readings(push=0.1, parting=1.0), "shuffled"),
-        (readings(push=2.0, parting=1.0, auroc=0.57), "shuffled"),
-        (readings(push=2.0, parting=0.0, auroc=MISSING), "style"),
-        (readings(push=0.0, parting=0.0, auroc=MISSING), "placebo"),
-        (readings(0.0, push=MISSING, parting=MISSING, auroc=MISSING), "random"),
-    ],
-)
-def test_each_combination_has_its_word(found, word):
-    said = decide(found)
-    assert said.word == word
-    assert said.statement.startswith(MEANINGS[word])
-    assert "context_gain" in said.statement
-
-
-@pytest.mark.parametrize(
-    ("found", "reason"),
-    [
-        (readings(gain=MISSING), "context_gain: not estimable: no value"),
-        (readings(push=MISSING), "common_ratio: not estimable: no value"),
-        (readings(parting=MISSING), "contrast_ratio: not estimable: no value"),
-        (readings(parting=1.0, auroc=MISSING), "auroc: not estimable: no value"),
-        (readings(parting=1.0, auroc=0.2), "the contrast is turned around"),
-        (readings(parting=1.0, auroc=0.59, half=0.01), "the contrast tells too little to name it"),
-        (
-            readings(parting=1.0, auroc=Reading(0.5, 0.3, 0.7, "")),
-            r"auroc: the interval 0\.50 \[0\.30, 0\.70\] is wider",
-        ),
-        (readings(half=0.12), r"context_gain: the interval .* is wider than \+-0\.1"),
-        (readings(push=Reading(0.0, -1.0, 1.0, "")), "common_ratio: the interval"),
-    ],
-)
-def test_what_cannot_be_told_is_said_with_the_reason(found, reason):
-    said = decide(found)
-    assert said.word == NOT_ESTIMABLE
-    assert re.search(reason, said.statement)
-
-
-def test_borders_belong_above():
-    at = THRESHOLDS
-    border = readings(at.context_gain, push=at.common_ratio, parting=at.contrast_ratio)
-    assert decide(border).word == "shuffled"
-    below = readings(at.context_gain, push=at.common_ratio, parting=at.contrast_ratio - 1e-9)
-    assert decide(below).word == "style"
-
-
-def test_an_auroc_whose_interval_reaches_chance_does_not_tell():
-    wide = Reading(0.62, 0.5, 0.74, "")
-    assert decide(readings(parting=1.0, auroc=wide)).word == "shuffled"
-
-
-def test_thresholds_are_frozen_and_have_a_digest_of_their_own():
-    with pytest.raises(AttributeError):
-        THRESHOLDS.auroc = 0.5
-    assert THRESHOLDS.digest == Thresholds().digest
-    assert Thresholds(auroc=0.61).digest != THRESHOLDS.digest
-    assert set(MEANINGS) == set(WORDS)
-
-
-# The quantities
+from tokensense.stats.shifts import common, contrast
 
 
 def plain_quantities(tokens):
@@ -126,12 +32,15 @@ def plain_quantities(tokens):
             for side in ("pos", "neg")
         }
         m, d = (z["pos"] + z["neg"]) / 2, (z["pos"] - z["neg"]) / 2
-        slope = (m @ d) / (m @ m)
-        families[family] = ((m**2).mean(), ((d - slope * m) ** 2).mean(), d)
+        slope = np.polynomial.Polynomial.fit(m, d, [1], domain=[-1, 1]).coef[1]
+        push = [
+            min(abs(a), abs(b)) if a * b > 0 else 0.0
+            for a, b in zip(z["pos"], z["neg"], strict=True)
+        ]
+        families[family] = (np.mean(push), np.mean(abs(d - slope * m)), d)
     verdict = families.pop("verdict")
     ratios = [
-        0.5 * math.log(verdict[i] / np.mean([found[i] for found in families.values()]))
-        for i in (0, 1)
+        math.log(verdict[i] / np.mean([found[i] for found in families.values()])) for i in (0, 1)
     ]
     summed = np.array([verdict[2][owner == r].sum() for r in np.unique(owner)])
     first = np.unique(owner, return_index=True)[1]
@@ -187,6 +96,15 @@ def test_a_word_that_is_only_learnt_better_than_its_opposite_is_no_contrast():
     assert found.attrs["word"] == "style"
 
 
+@given(st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5)), min_size=1, max_size=20))
+def test_the_joint_push_is_what_the_common_part_has_beyond_the_contrast(pairs):
+    positive, negative = np.array(pairs).T
+    beyond = np.abs(common(positive, negative)) - np.abs(contrast(positive, negative))
+    np.testing.assert_allclose(joint_push(positive, negative), np.maximum(beyond, 0), atol=1e-12)
+    # Two words of the same effect, one of them stronger, have no contrast beside it.
+    np.testing.assert_allclose(contrast_beside(positive, 1.4 * positive), 0.0, atol=1e-12)
+
+
 def test_names_texts_kinds_and_the_order_of_tokens_and_conditions_do_not_matter():
     tokens = planted_tokens("mixed", seed=4, problems=20, group=4)
     rng = np.random.default_rng(0)
@@ -217,7 +135,7 @@ def test_without_placebos_nothing_is_said():
     tokens = without(planted_tokens("truthful", problems=20, group=2), "placebo")
     found = character(tokens, resamples=100)
     assert found.attrs["word"] == NOT_ESTIMABLE
-    assert found.attrs["statement"].startswith("not estimable: common_ratio: not estimable")
+    assert found.attrs["statement"].startswith("not estimable: push_ratio: not estimable")
     assert (found["method"].sel(quantity="contrast_ratio")) == Method.NONE_UNDEFINED
 
 
