@@ -42,8 +42,10 @@ WORDINGS_NEEDED = 6
 SIDES = ("positive", "negative")
 TOKEN_STATES = ("resolved", "unresolved", "not_known")
 CHARACTER, LOCALIZATION = "character", "localization"
-SECTIONS = (CHARACTER, "triple", "kind", "floor", "neutral", "informative", "controls")
-SECTIONS += (LOCALIZATION,)
+SECTIONS = (
+    *(CHARACTER, "triple", "kind", "floor", "neutral"),
+    *("informative", "controls", LOCALIZATION),
+)
 FLOOR_STATISTICS: dict[str, str] = {
     "unresolved": "share of tokens whose mean verdict contrast over wordings is below the floor",
     "verdict_above_floor": "share of single verdict contrasts above the floor",
