@@ -7,6 +7,7 @@ Source transformers' `DynamicCache`, which copies all it holds at every token.
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
@@ -24,25 +25,35 @@ class _GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # its hook 
         **kwargs: Any,  # noqa: ANN401
     ) -> tuple[Tensor, Tensor]:
         """Append along the token axis; all keys and values come back."""
-        filled = self.get_seq_length()
+        rows, filled = len(key_states), self.get_seq_length()
         total = filled + key_states.shape[-2]
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
             self.buffers = [key_states[:, :, :0], value_states[:, :, :0]]
         if total > self.buffers[0].shape[-2]:
-            self.buffers = [_longer(b[:, :, :filled], total + ROOM) for b in self.buffers]
+            self.buffers = [_longer(b[:rows, :, :filled], total + ROOM) for b in self.buffers]
         for buffer, states in zip(self.buffers, (key_states, value_states), strict=True):
-            buffer[:, :, filled:total] = states
-        return self._filled(total)
+            buffer[:rows, :, filled:total] = states
+        return self._view(rows, total)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep these rows, in this order; a row may come several times."""
-        filled = self.get_seq_length()
-        self.buffers = [buffer.index_select(0, indices) for buffer in self.buffers]
-        self._filled(filled)
+        """Keep these rows, in this order; a row may come several times.
 
-    def _filled(self, length: int) -> tuple[Tensor, Tensor]:
-        keys, values = (buffer[:, :, :length] for buffer in self.buffers)
+        Rows that change their place and come from behind those that are left are moved within the
+        buffer, which copies them alone.
+        """
+        left, filled = len(indices), self.get_seq_length()
+        moved = (indices != torch.arange(left, device=indices.device)).nonzero()[:, 0]
+        source = indices[moved]
+        if bool((source >= left).all()):
+            for buffer in self.buffers:
+                buffer[moved, :, :filled] = buffer[source, :, :filled]
+        else:
+            self.buffers = [buffer[indices, :, :filled] for buffer in self.buffers]
+        self._view(left, filled)
+
+    def _view(self, rows: int, length: int) -> tuple[Tensor, Tensor]:
+        keys, values = (buffer[:rows, :, :length] for buffer in self.buffers)
         self.keys, self.values = keys, values
         return keys, values
 

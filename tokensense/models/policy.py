@@ -98,7 +98,7 @@ class Policy:
         """Number format of the weights, such as `float32`."""
         return str(self.model.get_input_embeddings().weight.dtype).removeprefix("torch.")
 
-    @property
+    @cached_property
     def head_width(self) -> int:
         """Tokens that get a probability; a padded vocabulary has more than the tokenizer.
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Float64, Int64
+from jaxtyping import Bool, Float, Float32, Float64, Int64
 from torch import Tensor
 from transformers import PreTrainedConfig
 
@@ -42,8 +42,6 @@ from tokensense.schema import Finish
 
 MOST_ROWS = 256
 CACHE_BYTES = 2**30  # keys and values of one batch, by a count of heads and tokens
-# Finished rows are dropped when they are this share of the batch: dropping copies what is kept.
-DROPPED_AT = 0.125
 ATTENTIONS = ("sdpa", "eager")  # take a mask of four axes as it is
 
 
@@ -203,12 +201,10 @@ def _sampled(
         length[ending], stopped[ending] = step + 1, True
         if progress is not None and len(ending):
             progress(len(ending))
-        going = ~stopped[live]
-        left = int(going.sum())
-        if left == 0 or step + 1 == most:
+        kept = _kept(~stopped[live])
+        if len(kept) == 0 or step + 1 == most:
             break
-        if left <= (1.0 - DROPPED_AT) * len(live):
-            kept = going.nonzero()[:, 0]
+        if len(kept) < len(live):
             reader.keep(kept)
             live, token = live[kept], token[kept]
         logits = reader.read(token)
@@ -219,6 +215,14 @@ def _sampled(
         Sampled(tuple(i[:n]), tuple(p[:n]), Finish.STOP if stop else Finish.LENGTH)
         for i, p, n, stop in parts
     ]
+
+
+def _kept(going: Bool[Tensor, " row"]) -> Int64[Tensor, " kept"]:
+    """Rows that go on; the last ones take the places of those that end, so that few move."""
+    left = int(going.sum())
+    kept = torch.arange(left, device=going.device)
+    kept[~going[:left]] = left + going[left:].nonzero()[:, 0]
+    return kept
 
 
 def _drawn(
