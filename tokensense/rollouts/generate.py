@@ -89,7 +89,8 @@ def responses(
         Traces as `generate` yields them, with `logps` where our own sampler drew them.
 
     Raises:
-        As `generate`.
+        SchemaError: a number is out of range.
+        PolicyError: as for `generate`.
     """
     settings: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
