@@ -37,7 +37,8 @@ from tokensense.errors import TokensenseError
 from tokensense.models import tiny
 from tokensense.models.policy import Policy, load_policy
 from tokensense.probes.rescore import COORDINATES
-from tokensense.schema import NO_STEP, PROBE, Label
+from tokensense.rollouts.table import NO_TEXT
+from tokensense.schema import NO_STEP, NO_TOKEN, PROBE, Label
 from tokensense.stats.naming import NOT_ESTIMABLE, THRESHOLDS, WORDS
 from tokensense.store.archive import Archive
 from tokensense.store.provenance import git_state
@@ -76,7 +77,7 @@ class Config:
     seed: int = 50_000
 
 
-TINY = Config(studies=1, problems=4, group=2, max_new_tokens=24, resamples=100)
+TINY = Config(studies=1, problems=8, group=2, max_new_tokens=24, resamples=100)
 
 
 class Job(NamedTuple):
@@ -176,10 +177,15 @@ def blinded(study: ts.Study, *, path: Path, shuffle: str, seed: int) -> ts.Study
 
 def _anonymous(rollouts: xr.Dataset) -> xr.Dataset:
     """Without names, texts and digests."""
+    gone = {"generator": NO_TEXT, "rollout_name": NO_TEXT, "text_byte": ord("x")}
     blank = rollouts.assign(
-        text_byte=(rollouts["text_byte"].dims, np.full_like(rollouts["text_byte"].values, ord("x")))
+        {
+            name: (rollouts[name].dims, np.full_like(rollouts[name].values, value))
+            for name, value in gone.items()
+        }
     )
-    blank.attrs = {"sampled_by": [BLIND], "sampled_by_digest": BLIND, "tokenizer_digest": BLIND}
+    digests = {"sampled_by_digest": BLIND, "tokenizer": BLIND, "tokenizer_digest": BLIND}
+    blank.attrs = {"sampled_by": [BLIND], **digests, "set_aside": "{}", "refused": 0}
     return blank
 
 
@@ -201,7 +207,7 @@ def _shuffled(rollouts: xr.Dataset, *, within: bool, seed: int) -> xr.Dataset:
         reward=("rollout", moved),
         label=("rollout", np.full_like(rollouts["label"].values, Label.UNLABELED)),
         wrong_step=("rollout", np.full_like(rollouts["wrong_step"].values, NO_STEP)),
-        wrong_token=("rollout", np.full_like(rollouts["wrong_token"].values, -1)),
+        wrong_token=("rollout", np.full_like(rollouts["wrong_token"].values, NO_TOKEN)),
     )
 
 
