@@ -86,9 +86,14 @@ def test_every_score_agrees_with_plain_loops(tokens, result):
     }
     surprisal = -logp[inside]
     cuts = sorted(surprisal[traces.marked])
-    n = len(cuts)
-    edges = [cuts[int(np.ceil(n * k / 10)) - 1] for k in range(1, 10)]
-    stratum = np.array([sum(s >= e for e in edges) for s in surprisal])
+    edges = []
+    for k in range(1, 10):
+        place = k / 10 * (len(cuts) - 1)
+        low = int(place)
+        edges.append(cuts[low] + (place - low) * (cuts[low + 1] - cuts[low]))
+    stratum = np.array([1 + sum(s >= e for e in edges) for s in surprisal])
+    stratum[surprisal < cuts[0]] = 0
+    stratum[surprisal > cuts[-1]] = 11
     for name, values in scores.items():
         score = values[inside]
         expected = [
@@ -139,6 +144,14 @@ def test_shifts_that_only_follow_rarity_lose_to_chance_at_equal_surprisal():
     twin = found.sel(score="sensitivity", statistic="auroc_at_equal_surprisal")
     assert raw["interval"].values[0] > 0.55
     assert twin["interval"].values[0] < 0.5 < twin["interval"].values[1]
+
+
+def test_one_wrong_token_a_bin_still_stands_in_the_middle_of_it():
+    # Borders upon the wrong tokens would make each of them the least surprising of its bin.
+    found = localization(planted(problems=8, group=2, generators=("a",)), resamples=100)
+    assert found.attrs["n_rollouts"] < 14
+    at = found["estimate"].sel(score="surprisal", statistic="auroc_at_equal_surprisal")
+    assert 0.3 < at < 0.8
 
 
 def test_given_scores_stand_beside_in_the_order_of_the_tokens(tokens):

@@ -14,9 +14,10 @@ auroc              P(wrong token scores above another token), tokens of all resp
 auroc_at_equal_surprisal   the same mean, each wrong token against the others of its own bin of
                    surprisal. Rare tokens move more under any condition, and wrong tokens are rare,
                    so only this tells a score from rarity. The ten bins are deciles of the *wrong*
-                   tokens' surprisal: most of them lie in the topmost decile of all tokens, within
-                   which surprisal alone would go on finding them. What surprisal itself still gets
-                   here shows how well the bins hold. A wrong token alone in its bin takes no part.
+                   tokens' surprisal, from the least to the most surprising of them: nearly all lie
+                   in the topmost decile of all tokens, within which surprisal alone would go on
+                   finding them. What surprisal itself still gets here shows how well the bins hold.
+                   A wrong token alone in its bin takes no part.
 average_precision  mean over wrong tokens of the share of wrong ones among all tokens that score as
                    high or higher; by chance the share of wrong tokens, as `random` shows.
 hit_at_1           chance that the highest token of a response is its wrong one, ties broken at
@@ -211,9 +212,14 @@ def _kind_rates(
 
 
 def _strata(surprisal: Float[np.ndarray, " token"], traces: Traces) -> Int64[np.ndarray, " token"]:
-    """Bin of each token: deciles of the wrong tokens' surprisal."""
-    inner = np.arange(1, DECILES) / DECILES
-    edges = np.unique(np.quantile(surprisal[traces.marked], inner, method="inverted_cdf"))
+    """Bin of each token by deciles of the wrong tokens' surprisal; 0 and the last: beyond them all.
+
+    Inner borders interpolate, so that they lie between wrong tokens and not upon them.
+    """
+    wrong = surprisal[traces.marked]
+    inner = np.quantile(wrong, np.arange(1, DECILES) / DECILES)
+    top = np.nextafter(wrong.max(), np.inf)
+    edges = np.unique(np.concatenate([[wrong.min()], inner, [top]]))
     return np.searchsorted(edges, surprisal, side="right").astype(np.int64)
 
 
