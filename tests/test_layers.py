@@ -62,7 +62,8 @@ ALLOWED: dict[str, Allowed] = {
         | {"flat", "summary", "generation", "view"}
     ),
     "assignment": Allowed(GROUND | {"credit", "stats", "study"}),
-    "cli": Allowed({"tokensense", "errors", "schema"}),
+    "demo": Allowed({"errors", "models", "stats", "study", "assignment"}),
+    "cli": Allowed({"tokensense", "errors", "schema", "demo"}),
     "__init__": Allowed({"study", "assignment", "models", "figures"}),
 }
 # Importing one of these costs a second or a gigabyte, or ties us to a framework.

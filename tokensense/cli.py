@@ -72,6 +72,21 @@ def _lines(result: dict[str, Any], indent: str = "") -> list[str]:
     return lines
 
 
+@app.command()
+@_friendly
+def demo(
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder for stores, figures and pages.")
+    ] = Path("runs/demo"),
+    seed: Seed = 0,
+) -> None:
+    """See it work in a minute: three small policies whose tags are known to mean three things."""
+    from tokensense.demo import Demo, run
+
+    for line in run(out, config=Demo(seed=seed), tell=lambda line: typer.echo(line, err=True)):
+        typer.echo(line)
+
+
 @app.command("import")
 @_friendly
 def import_(
@@ -190,7 +205,6 @@ def probe(
         frames=frames,
         families=families,
         dry_run=dry_run,
-        progress=not as_json,
     )
     _show(found, _lines(found), as_json=as_json)
 
