@@ -40,8 +40,9 @@ from tokensense.models import tiny
 from tokensense.models.policy import Policy
 from tokensense.models.sampler import sample
 from tokensense.probes.bank import BANKS
-from tokensense.tasks import PLANTED, arithmetic, tables
+from tokensense.tasks import arithmetic, tables
 from tokensense.tasks.arithmetic_traces import TAGGINGS, Tags, examples
+from tokensense.tasks.planted import PLANTED
 from tokensense.tasks.tables_examples import draw_examples
 
 Pair = tuple[list[int], list[int]]  # ids of a prompt, ids of the solution

@@ -24,7 +24,7 @@ from tokensense.models.policy import Policy
 from tokensense.models.sampler import MOST_ROWS
 from tokensense.rollouts.generate import generate, responses
 from tokensense.rollouts.trajectory import Trace
-from tokensense.tasks import PLANTED
+from tokensense.tasks.planted import PLANTED
 
 OWN = "tokensense"
 

@@ -15,7 +15,8 @@ from tokensense.models.policy import Policy
 from tokensense.models.tiny import SIZES, new_model
 from tokensense.rollouts.table import text_of, token_texts
 from tokensense.segments import offsets
-from tokensense.tasks import PLANTED, arithmetic, tables
+from tokensense.tasks import arithmetic, tables
+from tokensense.tasks.planted import PLANTED
 from tokensense.tasks.problem import Problem
 
 PROBLEMS, GROUP = 24, 2

@@ -8,7 +8,7 @@ solutions. In `truthful` that word told the outcome, in `style` it only went wit
 in `mixed` both. The analysis is not told which is which.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +43,7 @@ class Demo:
     """Sizes of the demonstration; chosen for a minute on two cores.
 
     Attributes:
+        policies: which of `TAUGHT`.
         problems: of each policy.
         group: responses a problem.
         frames: sentences around the edited word.
@@ -51,6 +52,7 @@ class Demo:
         seed: of everything random.
     """
 
+    policies: tuple[str, ...] = tuple(TAUGHT)
     problems: int = 60
     group: int = 4
     frames: int = 3
@@ -78,12 +80,12 @@ def run(
     """
     config, folder = config or Demo(), Path(out)
     found = {}
-    for place, variant in enumerate(TAUGHT, 1):
-        tell(f"{place}/{len(TAUGHT)} tiny:{variant}")
+    for place, variant in enumerate(config.policies, 1):
+        tell(f"{place}/{len(config.policies)} tiny:{variant}")
         study = Study(folder / f"{variant}.zarr")
         policy = load_policy(f"tiny:{variant}")
         found[variant] = _one(study, policy, config, out=folder / variant)
-    report = [*_report(found), *_next(folder)]
+    report = [*_report(found), *_next(folder, config.policies)]
     (folder / "report.txt").write_text("\n".join(report) + "\n", encoding="utf-8")
     return report
 
@@ -147,9 +149,9 @@ def _report(found: Mapping[str, list[str]]) -> Iterator[str]:
         yield ""
 
 
-def _next(folder: Path) -> list[str]:
+def _next(folder: Path, policies: Sequence[str]) -> list[str]:
     """Where everything is, and what to type next."""
-    store = folder / "mixed.zarr"
+    store = folder / f"{policies[-1]}.zarr"
     return [
         "95 % intervals over problems; verdict - placebo is what the verdict's meaning adds.",
         f"Figures: {folder}/*/figures; pages to open in a browser: {folder}/*/tokens.html",

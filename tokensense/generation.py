@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from tokensense.checks import require_member, require_range
 from tokensense.rollouts.grading import graded, labelled
 from tokensense.rollouts.trajectory import Trace
-from tokensense.tasks import CATALOGUE, PLANTED
+from tokensense.tasks import CATALOGUE
+from tokensense.tasks.planted import PLANTED
 from tokensense.tasks.problem import Problem
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def choose(
 
     Args:
         problems: a file, the problems themselves, or how many to draw of a planted task.
-        task: format of the file, one of `tasks.CATALOGUE`; or one of `tasks.PLANTED`.
+        task: format of the file, one of `tasks.CATALOGUE`; or one of `tasks.planted.PLANTED`.
         limit: problems to take, from the start; None for all.
         seed: of problems that are drawn.
 

@@ -23,7 +23,7 @@ from tokensense.schema import BASE
 from tokensense.store.archive import Archive
 from tokensense.store.inventory import names_in
 from tokensense.summary import summarize
-from tokensense.tasks import PLANTED
+from tokensense.tasks.planted import PLANTED
 from tokensense.tasks.problem import Problem
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Study:
             problems: file of problems with answers, the problems themselves, or how many to draw
                 of a planted task.
             task: format of that file, one of `tokensense.tasks.CATALOGUE`; or one of
-                `tokensense.tasks.PLANTED`, which knows every token.
+                `tokensense.tasks.planted.PLANTED`, which knows every token.
             limit: problems to take, from the start; None for all.
             group: responses a problem.
             max_new_tokens: longest response; longer ones end with finish `length`.

@@ -70,6 +70,7 @@ def flat_tokens(*, rollouts: int = 24, mean_length: int = 60, seed: int = 0) -> 
             "placement": ("condition", np.repeat("user_end", len(labels))),
             **{name: ("token", values[owner]) for name, values in per_rollout.items()},
             "kind": ("token", kind),
+            "token_id": ("token", np.arange(count) % 50),
         },
         attrs=PROVENANCE,
     )

@@ -6,7 +6,7 @@ from tests.builders import ListEncoder
 from tokensense.rollouts.grading import graded, labelled
 from tokensense.rollouts.trajectory import Trace
 from tokensense.schema import Kind, Label
-from tokensense.tasks import PLANTED
+from tokensense.tasks.planted import PLANTED
 from tokensense.tasks.problem import Problem
 
 QUESTION = "1 2 + 7"

@@ -5,11 +5,11 @@ import pytest
 
 from tokensense.errors import InputError, SchemaError
 from tokensense.schema import Kind
-from tokensense.tasks import PLANTED, arithmetic_labels, tables, tables_labels
+from tokensense.tasks import arithmetic_labels, tables, tables_labels
 from tokensense.tasks.arithmetic import Chains, solve
 from tokensense.tasks.arithmetic import parse as parse_chain
 from tokensense.tasks.arithmetic_traces import examples
-from tokensense.tasks.planted import tables_task
+from tokensense.tasks.planted import PLANTED, tables_task
 from tokensense.tasks.tables_examples import draw_examples
 
 

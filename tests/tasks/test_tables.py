@@ -193,7 +193,7 @@ def test_a_prompt_is_the_question_with_a_tag_of_one_token():
     assert decode(prompt(chain, Tag.RIGHT)) == "q 7 F0 P0_o0 P1_o4 P2_o2 R ?"
     assert decode(prompt(chain, Tag.WRONG)) == "q 7 F0 P0_o0 P1_o4 P2_o2 W ?"
     assert decode(prompt(chain, Tag.NEUTRAL)) == "q 7 F0 P0_o0 P1_o4 P2_o2 N ?"
-    assert PLACEBO_TAGS == tuple("ABDELMYZ")
+    assert tuple("ABDELMYZ") == PLACEBO_TAGS
     assert {len(prompt(chain, tag)) for tag in Tag} == {7, 8}
 
 

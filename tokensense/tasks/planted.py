@@ -106,3 +106,9 @@ def _tables_truth(world: int, question: str, words: Sequence[str]) -> Truth:
 @cache
 def _facts(world: int) -> tables.Facts:
     return tables.plant_facts(tables.Regime(), np.random.default_rng(world))
+
+
+PLANTED: dict[str, PlantedTask] = {
+    "arithmetic": arithmetic_task(),
+    "tables": tables_task(),
+}
