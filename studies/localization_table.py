@@ -4,8 +4,9 @@
 
 Each variant answers planted problems; on its wrong responses every score is asked for the first
 wrong token. `localization.csv` has a row a variant and score, each statistic with its 95 % interval
-(one-stage bootstrap of problems) and n. `raw` is to be read beside `at equal surprisal`: shifts are
-larger where tokens are rare, and wrong tokens are rare.
+(one-stage bootstrap of problems) and n. The raw AUROC is to be read beside the one at equal
+surprisal, and that beside the one at equal surprisal and kind: shifts are larger where tokens are
+rare, and wrong tokens are rare digits.
 
 Stores are kept; a run that is stopped goes on. Source: notes/tinymodel.md, section 5, whose numbers
 are of one wording and of another seed; there the control for rarity was p < .2.
@@ -25,6 +26,7 @@ from tokensense.errors import TokensenseError
 from tokensense.models import tiny
 
 RULES = ("cscr",)
+CLOSEST = "auroc_at_equal_surprisal_and_kind"
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ def rows(variant: str, found: xr.Dataset) -> Iterator[dict[str, str | float | in
             low, high = at["interval"].values
             for suffix, value in (("", at["estimate"].item()), ("_low", low), ("_high", high)):
                 row[statistic + suffix] = round(float(value), 4)
+            row[f"{statistic}_n"] = int(found["n_compared"].sel(statistic=statistic))
         row |= {"problems": int(one["n_clusters"].max())}
         yield row | {"rollouts": found.attrs["n_rollouts"], "tokens": found.attrs["n_tokens"]}
 
@@ -87,8 +90,8 @@ def rows(variant: str, found: xr.Dataset) -> Iterator[dict[str, str | float | in
 def shown(row: dict[str, str | float | int]) -> str:
     """A row for a terminal."""
     numbers = (
-        f"{row['auroc']:.3f} / {row['auroc_at_equal_surprisal']:.3f} "
-        f"[{row['auroc_at_equal_surprisal_low']:.3f}, {row['auroc_at_equal_surprisal_high']:.3f}]",
+        f"{row['auroc']:.3f} / {row['auroc_at_equal_surprisal']:.3f} / {row[CLOSEST]:.3f} "
+        f"[{row[CLOSEST + '_low']:.3f}, {row[CLOSEST + '_high']:.3f}]",
         f"AP {row['average_precision']:.3f}",
         f"hit@1 {row['hit_at_1']:.3f}",
     )
@@ -108,7 +111,7 @@ def main(config: Config, *, out: Path) -> None:
         writer.writeheader()
         writer.writerows(table)
     print(*map(shown, table), sep="\n")
-    print(f"AUROC raw / at equal surprisal; {out / 'localization.csv'}")
+    print(f"AUROC raw / at equal surprisal / and kind; {out / 'localization.csv'}")
 
 
 if __name__ == "__main__":

@@ -94,11 +94,17 @@ def test_every_score_agrees_with_plain_loops(tokens, result):
     stratum = np.array([1 + sum(s >= e for e in edges) for s in surprisal])
     stratum[surprisal < cuts[0]] = 0
     stratum[surprisal > cuts[-1]] = 11
+    kinds = tokens["kind"].values[inside]
+    both = np.array([f"{bin} {kind}" for bin, kind in zip(stratum, kinds, strict=True)])
+    rivals = [(both[~traces.marked] == own).any() for own in both[traces.marked]]
+    assert result["n_compared"].sel(statistic="auroc_at_equal_surprisal_and_kind") == sum(rivals)
+    assert result["n_compared"].sel(statistic="auroc") == traces.length.size
     for name, values in scores.items():
         score = values[inside]
         expected = [
             plain_auroc(score, traces.marked, np.zeros(score.size)),
             plain_auroc(score, traces.marked, stratum),
+            plain_auroc(score, traces.marked, both),
             plain_precision(score, traces.marked),
             plain_hit(score, traces),
         ]
@@ -113,16 +119,14 @@ def test_every_score_agrees_with_plain_loops(tokens, result):
     assert at.item() == pytest.approx(np.mean(placebos), abs=1e-12)
 
 
-def test_a_kind_is_judged_by_the_other_problems(tokens, result):
+def test_a_kind_is_judged_by_how_often_it_goes_wrong(tokens, result):
     inside, traces = wrong_traces(tokens)
-    kind, text = tokens["kind"].values[inside], tokens["cluster"].values[inside]
-    rates = []
-    for k, c in zip(kind, text, strict=True):
-        other = (kind == k) & (text != c)
-        rates.append(traces.marked[other].mean() if other.any() else 0.0)
-    expected = plain_auroc(np.array(rates), traces.marked, np.zeros(kind.size))
-    at = result["estimate"].sel(score="kind", statistic="auroc")
-    assert at.item() == pytest.approx(expected, abs=1e-12)
+    kind = tokens["kind"].values[inside]
+    rates = np.array([traces.marked[kind == k].mean() for k in kind])
+    expected = plain_auroc(rates, traces.marked, np.zeros(kind.size))
+    at = result["estimate"].sel(score="kind")
+    assert at.sel(statistic="auroc").item() == pytest.approx(expected, abs=1e-12)
+    assert at.sel(statistic="auroc_at_equal_surprisal_and_kind") == 0.5
 
 
 def test_planted_contrast_is_found_and_rarity_is_seen_through(result):
@@ -163,7 +167,7 @@ def test_given_scores_stand_beside_in_the_order_of_the_tokens(tokens):
         tokens.isel(token=order), scores={k: v[order] for k, v in scores.items()}, resamples=100
     )
     at = found["estimate"].sel(score="cscr")
-    assert at.values.tolist() == [1.0, 1.0, 1.0, 1.0]
+    assert at.values.tolist() == [1.0, 1.0, 1.0, 1.0, 1.0]
     assert found["estimate"].sel(score="constant", statistic="auroc") == 0.5
     _, traces = wrong_traces(tokens)
     chance = np.mean(1 / traces.length)

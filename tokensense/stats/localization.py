@@ -17,14 +17,20 @@ auroc_at_equal_surprisal   the same mean, each wrong token against the others of
                    tokens' surprisal, from the least to the most surprising of them: nearly all lie
                    in the topmost decile of all tokens, within which surprisal alone would go on
                    finding them. What surprisal itself still gets here shows how well the bins hold.
-                   A wrong token alone in its bin takes no part.
+                   A wrong token alone in its bin takes no part; `n_compared` counts the others.
+auroc_at_equal_surprisal_and_kind   each wrong token against the others of its bin and of its kind.
+                   At equal surprisal wrong digits stand against unusual words, and any condition
+                   moves a digit that the policy was sure against: scores that know nothing of the
+                   outcome still get .75 to .87 there. This leaves about 1/2 of it.
 average_precision  mean over wrong tokens of the share of wrong ones among all tokens that score as
                    high or higher; by chance the share of wrong tokens, as `random` shows.
 hit_at_1           chance that the highest token of a response is its wrong one, ties broken at
                    random.
 
-Held fixed in the resamples of problems: the bins, and the rates behind the score `kind`. Placebo
-scores are those of each placebo family; their statistics are averaged over families.
+Held fixed in the resamples of problems: the bins, and the rates behind the score `kind`, which are
+those of the same tokens. (Rates of the other problems alone would be lower wherever a token of the
+kind is wrong, and look worse than chance.) Placebo scores are those of each placebo family; their
+statistics are averaged over families.
 
 Source   `statistics.md` 3.8 and `tinymodel.md` 5 of the project's notes. The bins by wrong tokens
          are ours: the notes cut at p < .2.
@@ -39,9 +45,8 @@ from jaxtyping import Bool, Float, Int64, Num
 from tokensense.errors import SchemaError
 from tokensense.schema import BASE
 from tokensense.segments import broadcast, segment_sum
-from tokensense.stats.catalogue import ratio
 from tokensense.stats.pairs import Terms, pairs_of, terms_of, with_shared_rollouts
-from tokensense.stats.ranking import Traces, draws, hits, precisions, wins
+from tokensense.stats.ranking import Shares, Traces, draws, hits, precisions, wins
 from tokensense.stats.resampling import Draws, Resampling, intervals
 from tokensense.stats.results import dataset
 from tokensense.stats.sample import Pair, Sample, read_sample
@@ -51,6 +56,7 @@ DECILES = 10
 STATISTICS: dict[str, str] = {
     "auroc": "P(first wrong token scores above another token of a wrong response), ties 1/2",
     "auroc_at_equal_surprisal": "the same within deciles of the wrong tokens' surprisal",
+    "auroc_at_equal_surprisal_and_kind": "the same within those deciles and kinds of tokens",
     "average_precision": "mean share of wrong tokens among those that score as high; not 1/2 "
     "but the share of wrong tokens by chance",
     "hit_at_1": "chance that the highest token of a response is its first wrong one",
@@ -66,7 +72,7 @@ DIRECTIONS: dict[str, str] = {
     "entropy": "drawn where much was possible",
     "onehot_distance": "unlikely, ||onehot - p||",
     "position": "late in the response",
-    "kind": "of a kind that goes wrong often in the other problems",
+    "kind": "of a kind that often goes wrong",
     "random": "nothing",
 }
 GIVEN = "as given: high is blamed"
@@ -115,15 +121,18 @@ def localization(
         **_shift_scores(sample, pairs, terms=terms),
         **_plain_scores(sample, seed=seed),
         "entropy": [entropy],
-        "kind": [_kind_rates(sample, wrong, kept=kept)],
+        "kind": [np.zeros(inside.size)],
         **_given(scores or {}, sample.order),
     }
     names = [name for name in DIRECTIONS if name in columns]
     names += [name for name in columns if name not in DIRECTIONS]
     table = {name: [values[inside] for values in columns[name]] for name in names}
+    _, kind = np.unique(sample.kind[inside], return_inverse=True)
+    table["kind"] = [_kind_rates(kind, traces.marked)]
     attrs: dict[str, object] = {**read.attrs, **counts, "n_tokens": int(inside.sum())}
     plan = Resampling(max(traces.clusters, 1), resamples, seed)
-    return _result(table, traces, plan=plan, attrs=attrs)
+    strata = _strata(sample.surprisal[inside], kind.astype(np.int64), traces)
+    return _result(table, traces, strata=strata, plan=plan, attrs=attrs)
 
 
 def _kept(
@@ -197,49 +206,50 @@ def _given(
 
 
 def _kind_rates(
-    sample: Sample, wrong: Bool[np.ndarray, " token"], *, kept: Bool[np.ndarray, " rollout"]
+    kind: Int64[np.ndarray, " token"], wrong: Bool[np.ndarray, " token"]
 ) -> Float[np.ndarray, " token"]:
-    """Share of wrong tokens among those of the same kind in the kept responses to other texts."""
-    _, kind = np.unique(sample.kind, return_inverse=True)
-    text = broadcast(sample.cluster, sample.length)
-    inside = broadcast(kept, sample.length).astype(np.float64)
-    elsewhere = []
-    for weight in (inside * wrong, inside):
-        here = np.zeros((int(kind.max()) + 1, sample.clusters))
-        np.add.at(here, (kind, text), weight)
-        elsewhere.append(here.sum(axis=1, keepdims=True) - here)
-    return np.asarray(np.nan_to_num(ratio(elsewhere[0], elsewhere[1]))[kind, text])
+    """Share of wrong tokens among those of the same kind."""
+    count = np.bincount(kind)
+    return np.asarray((np.bincount(kind, wrong.astype(np.float64)) / np.maximum(count, 1))[kind])
 
 
-def _strata(surprisal: Float[np.ndarray, " token"], traces: Traces) -> Int64[np.ndarray, " token"]:
-    """Bin of each token by deciles of the wrong tokens' surprisal; 0 and the last: beyond them all.
+def _strata(
+    surprisal: Float[np.ndarray, " token"], kind: Int64[np.ndarray, " token"], traces: Traces
+) -> list[Int64[np.ndarray, " token"]]:
+    """What is compared with what: all, tokens of a bin, tokens of a bin and kind.
 
+    Bins are deciles of the wrong tokens' surprisal; the first and the last lie beyond them all.
     Inner borders interpolate, so that they lie between wrong tokens and not upon them.
     """
     wrong = surprisal[traces.marked]
+    if not wrong.size:
+        return [kind, kind, kind]
     inner = np.quantile(wrong, np.arange(1, DECILES) / DECILES)
     top = np.nextafter(wrong.max(), np.inf)
     edges = np.unique(np.concatenate([[wrong.min()], inner, [top]]))
-    return np.searchsorted(edges, surprisal, side="right").astype(np.int64)
+    bins = np.searchsorted(edges, surprisal, side="right").astype(np.int64)
+    return [np.zeros_like(bins), bins, bins * (int(kind.max()) + 1) + kind]
+
+
+def _shares(
+    score: Float[np.ndarray, " token"],
+    traces: Traces,
+    strata: Sequence[Int64[np.ndarray, " token"]],
+) -> list[Shares]:
+    """Shares of each of STATISTICS."""
+    auroc = [wins(score, traces, stratum=stratum) for stratum in strata]
+    return [*auroc, precisions(score, traces), hits(score, traces)]
 
 
 def _draws(
     columns: Sequence[Float[np.ndarray, " token"]],
     traces: Traces,
     *,
-    strata: Int64[np.ndarray, " token"],
+    strata: Sequence[Int64[np.ndarray, " token"]],
     plan: Resampling,
 ) -> Draws:
     """All statistics of one score; their mean where it has several columns."""
-    found = []
-    for score in columns:
-        shares = (
-            wins(score, traces, stratum=np.zeros_like(strata)),
-            wins(score, traces, stratum=strata),
-            precisions(score, traces),
-            hits(score, traces),
-        )
-        found.append(draws(shares, traces, plan=plan))
+    found = [draws(_shares(score, traces, strata), traces, plan=plan) for score in columns]
     return Draws(
         estimate=np.mean([each.estimate for each in found], axis=0),
         values=np.mean([each.values for each in found], axis=0),
@@ -263,14 +273,12 @@ def _result(
     table: Mapping[str, Sequence[Float[np.ndarray, " token"]]],
     traces: Traces,
     *,
+    strata: Sequence[Int64[np.ndarray, " token"]],
     plan: Resampling,
     attrs: Mapping[str, object],
 ) -> xr.Dataset:
     """Estimate all statistics of all scores and lay them out."""
     unknown = [name for name, columns in table.items() if np.isnan(columns).any()]
-    strata = np.zeros(traces.marked.size, dtype=np.int64)
-    if traces.clusters:
-        strata = _strata(table["surprisal"][0], traces)
     each = [
         _nothing(traces, plan)
         if name in unknown or not traces.clusters
@@ -304,7 +312,12 @@ def _result(
             "statement": "; ".join(statements),
         },
     )
-    return result.assign_coords(
+    compared = [
+        int(shares.whole.any(axis=1).sum())
+        for shares in _shares(np.zeros(traces.marked.size), traces, strata)
+    ]
+    counted = {"units": "1", "description": "wrong tokens that have others to be compared with"}
+    return result.assign(n_compared=("statistic", compared, counted)).assign_coords(
         unit=("statistic", ["1"] * len(STATISTICS)),
         meaning=("statistic", list(STATISTICS.values())),
         direction=("score", [DIRECTIONS.get(name, GIVEN) for name in table]),
