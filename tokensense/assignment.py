@@ -34,7 +34,7 @@ from tokensense.credit.base import (
 from tokensense.credit.report import WEIGHT_NUMBERS, weight_numbers
 from tokensense.errors import StatisticsError
 from tokensense.segments import broadcast
-from tokensense.stats.pairs import pairs_of, terms_of
+from tokensense.stats.pairs import mean_shifts, pairs_of, terms_of
 from tokensense.stats.sample import Pair, Sample, read_sample
 
 if TYPE_CHECKING:
@@ -188,9 +188,8 @@ def _gather(
     said = {}
     for names, pairs in _pairs_needed(sample, needed).items():
         together = np.logical_and.reduce([sample.usable(pair) for pair in pairs])
-        for name, side in zip(names, ("positive", "negative"), strict=True):
-            shifts = [sample.shift(getattr(pair, side)) for pair in pairs]
-            arrays[name] = np.mean(shifts, axis=0)
+        for name, mean in zip(names, mean_shifts(sample, pairs), strict=True):
+            arrays[name] = mean
             usable[name] = _of_all(together, length)
             said[name] = f"mean of {', '.join(pair.name for pair in pairs)}"
     return _Gathered(arrays, usable, said)

@@ -33,7 +33,7 @@ from tokensense.segments import broadcast, segment_sum
 from tokensense.stats.auroc import auroc, contest_sums, contests, orientations
 from tokensense.stats.catalogue import ratio
 from tokensense.stats.naming import QUANTITIES, THRESHOLDS, Reading, decide
-from tokensense.stats.pairs import Terms, pairs_of, terms_of, with_shared_rollouts
+from tokensense.stats.pairs import Terms, mean_shifts, pairs_of, terms_of, with_shared_rollouts
 from tokensense.stats.resampling import (
     Draws,
     Estimates,
@@ -144,15 +144,6 @@ def _reading(found: Estimates, place: int) -> Reading:
     return Reading(estimate, low, high, reason(method))
 
 
-def _shifts(
-    sample: Sample, pairs: Sequence[Pair], members: Sequence[int]
-) -> tuple[Float[np.ndarray, " token"], Float[np.ndarray, " token"]]:
-    """Means of z+ and of z- over wordings, nats."""
-    positive = np.mean([sample.shift(pairs[i].positive) for i in members], axis=0)
-    negative = np.mean([sample.shift(pairs[i].negative) for i in members], axis=0)
-    return positive, negative
-
-
 def joint_push(
     positive: Float[np.ndarray, " token"], negative: Float[np.ndarray, " token"]
 ) -> Float[np.ndarray, " token"]:
@@ -197,7 +188,7 @@ def _ratios(
     entropy = float(-(share * np.log(share)).sum())
     columns = [np.ones(int(inside.sum())), sample.surprisal[inside]]
     for members in (terms.verdict, *terms.placebo.values()):
-        sides = tuple(side[inside] for side in _shifts(sample, pairs, members))
+        sides = tuple(side[inside] for side in mean_shifts(sample, (pairs[i] for i in members)))
         columns += [joint_push(*sides), contrast_beside(*sides)]
     rows = np.stack([segment_sum(column, sample.length[used]) for column in columns], axis=1)
     sums = cluster_sums(rows, sample.cluster[used], clusters=sample.clusters)
@@ -236,7 +227,9 @@ def _telling(
         none = Draws(np.full(1, np.nan), nothing, nothing[:1], np.zeros(1, dtype=np.int64))
         return intervals(none)
     faced = orientations(met, sample.generator[rows])
-    score = segment_sum(contrast(*_shifts(sample, pairs, terms.verdict)), sample.length)[rows]
+    score = segment_sum(
+        contrast(*mean_shifts(sample, (pairs[i] for i in terms.verdict))), sample.length
+    )[rows]
     sums = contest_sums(
         score[:, None], sample.cluster[rows], met=met, faced=faced, clusters=sample.clusters
     )

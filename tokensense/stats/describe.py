@@ -24,9 +24,9 @@ from tokensense.stats.character import characterize, token_ids
 from tokensense.stats.endpoints import informative
 from tokensense.stats.floors import WordingFloor, unresolved, wording_floor
 from tokensense.stats.kinds import shift_by_kind
-from tokensense.stats.localization import localization
+from tokensense.stats.localization import knows_wrong_tokens, locate
 from tokensense.stats.neutral import single_conditions
-from tokensense.stats.pairs import Terms, pairs_of, terms_of, with_shared_rollouts
+from tokensense.stats.pairs import Terms, mean_shifts, pairs_of, terms_of, with_shared_rollouts
 from tokensense.stats.resampling import Method, Resampling, cluster_sums, intervals, resample
 from tokensense.stats.results import dataset, plain
 from tokensense.stats.sample import Pair, Sample, read_sample
@@ -39,7 +39,6 @@ SIGNS = (
 )
 # Fewer matched pairs, and the wordings are the sample.
 WORDINGS_NEEDED = 6
-SIDES = ("positive", "negative")
 TOKEN_STATES = ("resolved", "unresolved", "not_known")
 CHARACTER, LOCALIZATION = "character", "localization"
 SECTIONS = (
@@ -134,8 +133,10 @@ def describe(
         found["informative"], found["controls"] = endpoint
     ids = token_ids(tokens, sample)
     found[CHARACTER] = characterize(sample, pairs, terms=terms, ids=ids, plan=plan, attrs=attrs)
-    located = localization(tokens, scores=scores, seed=seed, resamples=resamples)
-    if located is not None:
+    if knows_wrong_tokens(tokens):
+        located = locate(
+            tokens, sample, pairs, terms=terms, scores=scores, seed=seed, resamples=resamples
+        )
         found[LOCALIZATION] = located.assign_attrs({**plain(attrs), **located.attrs})
     return found
 
@@ -160,7 +161,7 @@ def token_states(tokens: xr.Dataset) -> xr.Dataset:
     pairs = pairs_of(sample)
     terms = terms_of(sample, pairs)
     floor = _wording_floor(sample, pairs, terms)
-    sides = {side: _mean_shift(sample, pairs, terms, side) for side in SIDES}
+    sides = dict(zip(("positive", "negative"), _verdict_shifts(sample, pairs, terms), strict=True))
     mean, level = contrast(*sides.values()), floor.at(sample.distance)
     known = ~np.isnan(mean) & ~np.isnan(level)
     state = np.where(known, np.where(unresolved(mean, level), 1, 0), 2).astype(np.int8)
@@ -284,19 +285,15 @@ def _value(one: xr.Dataset, unit: str) -> str:
     return f"{estimate:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
-def _mean_shift(
-    sample: Sample, pairs: list[Pair], terms: Terms, side: str
-) -> Float[np.ndarray, " token"]:
-    """Mean shift of a side of the verdict's wordings; NaN where not comparable under all."""
+def _verdict_shifts(
+    sample: Sample, pairs: list[Pair], terms: Terms
+) -> tuple[Float[np.ndarray, " token"], Float[np.ndarray, " token"]]:
+    """Means of z+ and of z- over the verdict's wordings; NaN where not comparable under all."""
     parts = [pairs[i] for i in terms.verdict]
-    mean = np.mean([sample.shift(getattr(pair, side)) for pair in parts], axis=0)
     usable = np.logical_and.reduce([sample.usable(pair) for pair in parts])
-    return np.where(broadcast(usable, sample.length), mean, np.nan)
-
-
-def _mean_contrast(sample: Sample, pairs: list[Pair], terms: Terms) -> Float[np.ndarray, " token"]:
-    """Mean of d over the verdict's wordings; NaN where not comparable under all of them."""
-    return contrast(*(_mean_shift(sample, pairs, terms, side) for side in SIDES))
+    known = broadcast(usable, sample.length)
+    positive, negative = (np.where(known, mean, np.nan) for mean in mean_shifts(sample, parts))
+    return positive, negative
 
 
 def _wording_floor(sample: Sample, pairs: list[Pair], terms: Terms) -> WordingFloor:
@@ -321,7 +318,7 @@ def _floor_shares(
 ) -> xr.Dataset:
     """Estimate how many contrasts rise above the wording floor."""
     level = floor.at(sample.distance)
-    mean = _mean_contrast(sample, pairs, terms)
+    mean = contrast(*_verdict_shifts(sample, pairs, terms))
     known = ~np.isnan(mean) & ~np.isnan(level)
     columns = [known & unresolved(np.where(known, mean, 0.0), level), known]
     placebo = [i for members in terms.placebo.values() for i in members]

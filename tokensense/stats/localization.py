@@ -45,7 +45,7 @@ from jaxtyping import Bool, Float, Int64, Num
 from tokensense.errors import SchemaError
 from tokensense.schema import BASE
 from tokensense.segments import broadcast, segment_sum
-from tokensense.stats.pairs import Terms, pairs_of, terms_of, with_shared_rollouts
+from tokensense.stats.pairs import Terms, mean_shifts, pairs_of, terms_of, with_shared_rollouts
 from tokensense.stats.ranking import Shares, Traces, draws, hits, precisions, wins
 from tokensense.stats.resampling import Draws, Resampling, intervals
 from tokensense.stats.results import dataset
@@ -103,12 +103,44 @@ def localization(
         SchemaError: `tokens` lacks a part, or a score has another length.
         StatisticsError: there is no verdict pair that any rollout can use.
     """
-    if "is_wrong_token" not in tokens.variables or not tokens["is_wrong_token"].values.any():
+    if not knows_wrong_tokens(tokens):
         return None
     read = read_sample(tokens)
     pairs = pairs_of(read)
     terms = terms_of(read, pairs)
     sample = with_shared_rollouts(read, pairs, terms)
+    return locate(tokens, sample, pairs, terms=terms, scores=scores, seed=seed, resamples=resamples)
+
+
+def knows_wrong_tokens(tokens: xr.Dataset) -> bool:
+    """Whether the first wrong token of any rollout is known."""
+    return "is_wrong_token" in tokens.variables and bool(tokens["is_wrong_token"].values.any())
+
+
+def locate(
+    tokens: xr.Dataset,
+    sample: Sample,
+    pairs: Sequence[Pair],
+    *,
+    terms: Terms,
+    scores: Mapping[str, Num[np.ndarray, " token"]] | None,
+    seed: int,
+    resamples: int,
+) -> xr.Dataset:
+    """Estimate how well each score finds the first wrong token, see `localization`.
+
+    Args:
+        tokens: of `knows_wrong_tokens`, that the sample was read from.
+        sample: of `with_shared_rollouts`.
+        pairs: of `pairs_of`.
+        terms: of `terms_of`.
+        scores: as for `localization`.
+        seed: as for `localization`.
+        resamples: as for `localization`.
+
+    Raises:
+        SchemaError: a score has another length, or a rollout has two first wrong tokens.
+    """
     wrong = tokens["is_wrong_token"].values[sample.order].astype(bool)
     kept, counts = _kept(sample, wrong, pairs, terms=terms)
     inside = np.asarray(broadcast(kept, sample.length))
@@ -129,7 +161,7 @@ def localization(
     table = {name: [values[inside] for values in columns[name]] for name in names}
     _, kind = np.unique(sample.kind[inside], return_inverse=True)
     table["kind"] = [_kind_rates(kind, traces.marked)]
-    attrs: dict[str, object] = {**read.attrs, **counts, "n_tokens": int(inside.sum())}
+    attrs: dict[str, object] = {**sample.attrs, **counts, "n_tokens": int(inside.sum())}
     plan = Resampling(max(traces.clusters, 1), resamples, seed)
     strata = _strata(sample.surprisal[inside], kind.astype(np.int64), traces)
     return _result(table, traces, strata=strata, plan=plan, attrs=attrs)
@@ -160,20 +192,14 @@ def _shift_scores(
     sample: Sample, pairs: Sequence[Pair], *, terms: Terms
 ) -> dict[str, list[Float[np.ndarray, " token"]]]:
     """Scores of the verdict, shifts averaged over its wordings, and of each placebo family."""
-
-    def means(members: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        positive = np.mean([sample.shift(pairs[i].positive) for i in members], axis=0)
-        negative = np.mean([sample.shift(pairs[i].negative) for i in members], axis=0)
-        return positive, negative
-
-    positive, negative = means(terms.verdict)
+    positive, negative = mean_shifts(sample, (pairs[i] for i in terms.verdict))
     found = {
         "sensitivity": [sensitivity(positive, negative)],
         "signed_contrast": [-contrast(positive, negative)],
         "absolute_contrast": [np.abs(contrast(positive, negative))],
     }
     for members in terms.placebo.values():
-        sides = means(members)
+        sides = mean_shifts(sample, (pairs[i] for i in members))
         found.setdefault("placebo_sensitivity", []).append(sensitivity(*sides))
         found.setdefault("placebo_absolute_contrast", []).append(np.abs(contrast(*sides)))
     return found

@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
 from tokensense.errors import SchemaError, StatisticsError
 from tokensense.schema import NEGATIVE, NO_LEVEL, POSITIVE, VERDICT
@@ -119,6 +120,20 @@ def with_shared_rollouts(sample: Sample, pairs: list[Pair], terms: Terms) -> Sam
         )
     comparable[conditions] = together
     return replace(sample, comparable=comparable)
+
+
+def mean_shifts(
+    sample: Sample, pairs: Iterable[Pair]
+) -> tuple[Float[np.ndarray, " token"], Float[np.ndarray, " token"]]:
+    """Means of z+ and of z- over pairs, nats; comparability is the caller's to heed.
+
+    Args:
+        sample: of `read_sample`.
+        pairs: one or more, as all wordings of the verdict.
+    """
+    sides = zip(*((pair.positive, pair.negative) for pair in pairs), strict=True)
+    positive, negative = (np.mean([sample.shift(c) for c in side], axis=0) for side in sides)
+    return positive, negative
 
 
 def _same_frames(
