@@ -30,8 +30,8 @@ from jaxtyping import Float, Int64, Shaped
 
 from tokensense.errors import SchemaError
 from tokensense.segments import broadcast, segment_sum
-from tokensense.stats.auroc import auroc, contest_sums, contests, orientations
 from tokensense.stats.catalogue import ratio
+from tokensense.stats.endpoints import informative
 from tokensense.stats.naming import QUANTITIES, THRESHOLDS, Reading, decide
 from tokensense.stats.pairs import Terms, mean_shifts, pairs_of, terms_of, with_shared_rollouts
 from tokensense.stats.resampling import (
@@ -71,50 +71,42 @@ def character(tokens: xr.Dataset, *, seed: int = 0, resamples: int = 10_000) -> 
     sample = with_shared_rollouts(read, pairs, terms)
     plan = Resampling(sample.clusters, resamples, seed)
     attrs = {**read.attrs, "seed": seed, "resamples": resamples, "level": 0.95}
-    ids = token_ids(tokens, sample)
-    return characterize(sample, pairs, terms=terms, ids=ids, plan=plan, attrs=attrs)
-
-
-def token_ids(tokens: xr.Dataset, sample: Sample) -> Int64[np.ndarray, " token"]:
-    """Ids of the tokens in the order of the sample.
-
-    Args:
-        tokens: that the sample was read from.
-        sample: of `read_sample`.
-
-    Raises:
-        SchemaError: there are none.
-    """
-    if "token_id" not in tokens.variables:
-        raise SchemaError(
-            "`tokens` needs `token_id` (token,); it has "
-            f"{sorted(map(str, tokens.variables))}. Take them from Study.tokens()."
-        )
-    return np.asarray(tokens["token_id"].values[sample.order].astype(np.int64))
+    told = informative(sample, pairs, terms=terms, plan=plan, attrs=attrs)
+    endpoint = None if told is None else told[0]
+    return characterize(
+        tokens, sample, pairs, terms=terms, endpoint=endpoint, plan=plan, attrs=attrs
+    )
 
 
 def characterize(
+    tokens: xr.Dataset,
     sample: Sample,
     pairs: Sequence[Pair],
     *,
     terms: Terms,
-    ids: Int64[np.ndarray, " token"],
+    endpoint: xr.Dataset | None,
     plan: Resampling,
     attrs: Mapping[str, object],
 ) -> xr.Dataset:
     """Name what the verdicts do, see `character`.
 
     Args:
+        tokens: that the sample was read from.
         sample: of `with_shared_rollouts`.
         pairs: of `pairs_of`.
         terms: of `terms_of`.
-        ids: of `token_ids`.
+        endpoint: the triple of `informative`, None where it has none.
         plan: the draws.
         attrs: of the Dataset.
+
+    Raises:
+        SchemaError: `tokens` has no `token_id`.
     """
     used = sample.usable(pairs[terms.verdict[0]])
-    ratios = _ratios(sample, pairs, terms=terms, used=used, ids=ids, plan=plan)
-    telling = _telling(sample, pairs, terms=terms, used=used, plan=plan)
+    ratios = _ratios(
+        sample, pairs, terms=terms, used=used, ids=_token_ids(tokens, sample), plan=plan
+    )
+    telling = _telling(endpoint, plan)
     found = Estimates(
         **{name: np.concatenate([part, vars(telling)[name]]) for name, part in vars(ratios).items()}
     )
@@ -133,6 +125,16 @@ def characterize(
         meaning=("quantity", list(QUANTITIES.values())),
         threshold=("quantity", [getattr(THRESHOLDS, name) for name in QUANTITIES]),
     )
+
+
+def _token_ids(tokens: xr.Dataset, sample: Sample) -> Int64[np.ndarray, " token"]:
+    """Ids of the tokens in the order of the sample."""
+    if "token_id" not in tokens.variables:
+        raise SchemaError(
+            "`tokens` needs `token_id` (token,); it has "
+            f"{sorted(map(str, tokens.variables))}. Take them from Study.tokens()."
+        )
+    return np.asarray(tokens["token_id"].values[sample.order].astype(np.int64))
 
 
 def _reading(found: Estimates, place: int) -> Reading:
@@ -211,31 +213,20 @@ def _log_ratio(sizes: Float[np.ndarray, "row family"]) -> Float[np.ndarray, " ro
     return np.where(known, np.log(share), np.nan)
 
 
-def _telling(
-    sample: Sample,
-    pairs: Sequence[Pair],
-    *,
-    terms: Terms,
-    used: Shaped[np.ndarray, " rollout"],
-    plan: Resampling,
-) -> Estimates:
-    """AUROC of the summed contrast."""
-    rows = np.flatnonzero(used)
-    met = contests(sample.reward[rows], sample.problem[rows])
-    if not met.weight.size:
+def _telling(endpoint: xr.Dataset | None, plan: Resampling) -> Estimates:
+    """AUROC of the summed contrast, as the endpoint has it."""
+    if endpoint is None:
         nothing = np.full((plan.resamples, 1), np.nan)
         none = Draws(np.full(1, np.nan), nothing, nothing[:1], np.zeros(1, dtype=np.int64))
         return intervals(none)
-    faced = orientations(met, sample.generator[rows])
-    score = segment_sum(
-        contrast(*mean_shifts(sample, (pairs[i] for i in terms.verdict))), sample.length
-    )[rows]
-    sums = contest_sums(
-        score[:, None], sample.cluster[rows], met=met, faced=faced, clusters=sample.clusters
+    one = endpoint.sel(statistic="auroc_sum_balanced", term=["verdict"])
+    low, high = one["interval"].transpose("bound", "term").values
+    return Estimates(
+        estimate=one["estimate"].values,
+        low=low,
+        high=high,
+        error=one["error"].values,
+        method=one["method"].values,
+        clusters=one["n_clusters"].values,
+        lost=one["lost"].values,
     )
-
-    def statistic(totals: Shaped[np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:
-        return auroc(totals, faced)[:, 0, :1]
-
-    present = np.asarray((sums[:, -1] > 0).any(axis=1, keepdims=True))
-    return intervals(resample(sums, statistic, plan=plan, present=present))

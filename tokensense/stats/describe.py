@@ -20,7 +20,7 @@ from jaxtyping import Float, Shaped
 
 from tokensense.segments import broadcast, segment_sum
 from tokensense.stats.catalogue import ratio
-from tokensense.stats.character import characterize, token_ids
+from tokensense.stats.character import characterize
 from tokensense.stats.endpoints import informative
 from tokensense.stats.floors import WordingFloor, unresolved, wording_floor
 from tokensense.stats.kinds import shift_by_kind
@@ -128,11 +128,13 @@ def describe(
     neutral = single_conditions(sample, pairs, terms=terms, plan=plan, attrs=attrs)
     if neutral is not None:
         found["neutral"] = neutral
-    endpoint = informative(sample, pairs, terms=terms, plan=plan, attrs=attrs)
-    if endpoint is not None:
-        found["informative"], found["controls"] = endpoint
-    ids = token_ids(tokens, sample)
-    found[CHARACTER] = characterize(sample, pairs, terms=terms, ids=ids, plan=plan, attrs=attrs)
+    told = informative(sample, pairs, terms=terms, plan=plan, attrs=attrs)
+    if told is not None:
+        found["informative"], found["controls"] = told
+    endpoint = found.get("informative")
+    found[CHARACTER] = characterize(
+        tokens, sample, pairs, terms=terms, endpoint=endpoint, plan=plan, attrs=attrs
+    )
     if knows_wrong_tokens(tokens):
         located = locate(
             tokens, sample, pairs, terms=terms, scores=scores, seed=seed, resamples=resamples
