@@ -22,7 +22,7 @@ from tokensense.study import Study, analyze
 TAUGHT = {
     "truthful": "the word told whether the solution was right",
     "style": "the word only went with terse wording",
-    "mixed": "both, the outcome in 3 of 10 cases",
+    "mixed": "the word told the outcome with chance .6, and went with terse wording",
 }
 
 
@@ -94,8 +94,9 @@ def _one(study: Study, policy: Policy, config: Demo, *, out: Path) -> list[str]:
     """Everything for one policy; what was found, in plain words."""
     study.generate(policy, config.problems, task="arithmetic", group=config.group, seed=config.seed)
     study.probe(policy, frames=config.frames, families=config.families)
-    results = analyze(study, resamples=config.resamples, seed=config.seed)
+    # Before the analysis, which then tells how well their weights find the wrong token.
     credit = assign_credit(study, ["uniform", "cscr"])
+    results = analyze(study, resamples=config.resamples, seed=config.seed)
     study.figures(out / "figures")
     study.view(out / "tokens.html", limit=PROBLEMS_SHOWN)
     return [*_named(results["character"]), *_shifts(results), *_located(results), _moved(credit)]
