@@ -80,7 +80,7 @@ def demo(
     ] = Path("runs/demo"),
     seed: Seed = 0,
 ) -> None:
-    """See it work (73 s on two free cores): three small policies whose tags are known to mean three things."""
+    """See it work in 73 s (two free cores): three small policies of planted truth."""
     from tokensense.demo import Demo, run
 
     for line in run(out, config=Demo(seed=seed), tell=lambda line: typer.echo(line, err=True)):
