@@ -13,6 +13,7 @@ anything else that would change the result is refused.
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -36,11 +37,14 @@ class _Rule(NamedTuple):
     sinks: Tensor | None
 
 
-class Trie(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Trie:
     """What a forward pass of a packed row is told beside its tokens.
 
     segments, keep: of the row's plan. carried: keys and values by layer; each layer takes what the
     row before left there and leaves what the next needs. One dict for all rows of a plan.
+
+    Not a tuple: compiled layers hand it on without looking in, so that no row is compiled anew.
     """
 
     segments: tuple[Segment, ...]
