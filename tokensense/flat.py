@@ -37,7 +37,8 @@ def flat_tokens(rollouts: xr.Dataset, probes: Mapping[str, xr.Dataset]) -> xr.Da
         problem, cluster, rollout, reward, generator, kind, step, is_wrong_token (the first wrong
         one of its rollout), token_id, text (bytes that are no UTF-8 show as backslash escapes).
         Stores from before `wrong_token` and `sampled_logp` show what these mean by "not known": -1
-        and NaN. Attributes: who sampled and scored, `off_policy` (see `is_off_policy`), digests.
+        and NaN. Attributes: who sampled and scored, `off_policy` (see `is_off_policy`), `dtype` of
+        the scoring weights, digests.
 
     Raises:
         StoreError: there is no base probe.
@@ -69,6 +70,7 @@ def flat_tokens(rollouts: xr.Dataset, probes: Mapping[str, xr.Dataset]) -> xr.Da
         sampled_by=rollouts.attrs["sampled_by"],
         scored_by=probes[BASE].attrs["scored_by"],
         off_policy=is_off_policy(rollouts, header),
+        dtype=header["dtype"],
         **{key: header[key] for key in DIGESTS},
     )
 
