@@ -39,7 +39,7 @@ SIGNS = (
 )
 # Fewer matched pairs, and the wordings are the sample.
 WORDINGS_NEEDED = 6
-# Other formats round by about .03 nats a token on a model of 135M parameters (notes/perf.md, trap 2).
+# Others round by about .03 nats a token on a model of 135M parameters (notes/perf.md, trap 2).
 EXACT = "float32"
 TOKEN_STATES = ("resolved", "unresolved", "not_known")
 CHARACTER, LOCALIZATION = "character", "localization"
