@@ -70,7 +70,7 @@ def test_a_field_without_an_equals_sign_is_refused(folder, tmp_path):
     found = run("import", tmp_path / "x.zarr", folder / "traces.jsonl", "--model",
                 folder / "policy", "--format", "jsonl", "--field", "prompt")  # fmt: skip
     assert found.exit_code == 2
-    assert "ours=theirs" in found.stderr
+    assert "name=value" in found.stderr
 
 
 def test_a_defect_of_ours_keeps_its_traceback(monkeypatch, tmp_path):

@@ -9,8 +9,8 @@ question at two steps was answered by two policies. Problems of equal question r
 
 Left out and counted: rollouts of a question that comes with different reference answers, and, where
 a format says so, rows that repeat an earlier row in every field. A trainer that writes every sample
-once and names none of them may well write two equal ones: those are two samples, and leaving one out
-would bias every share. A problem name that two questions share is refused where it comes up again.
+once and names none of them may well write two equal ones: those are two samples, and leaving one
+out would bias every share. A problem name that two questions share is refused where it comes again.
 
 Source: own rules; equal prompts are the only group id that TRL's completions have.
 """

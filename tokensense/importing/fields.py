@@ -53,9 +53,7 @@ def ids_of(value: object, field: str) -> tuple[int, ...] | None:
     return tuple(value)
 
 
-def logps_of(
-    value: object, ids: Sequence[int] | None, field: str
-) -> tuple[float, ...] | None:
+def logps_of(value: object, ids: Sequence[int] | None, field: str) -> tuple[float, ...] | None:
     """Log-probabilities, nats, one a token, NaN where one is null; None for null or without ids.
 
     Raises:

@@ -120,9 +120,7 @@ def _entry(row: Row) -> Entry:
         logps=None if logps is None else logps[start:],
     )
     source = file_of(row).parent.parent.name
-    return Entry(
-        Problem(name, "", None, source), [trace], group=str(step), prompt=ids[:start]
-    )
+    return Entry(Problem(name, "", None, source), [trace], group=str(step), prompt=ids[:start])
 
 
 def _column(record: Mapping[str, Any], field: str, count: int) -> list[Any]:

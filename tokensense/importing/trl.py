@@ -120,8 +120,10 @@ def _entry(plan: _Plan, row: Row) -> Entry:
         raise RowError("`step` must be text or a number; another thing came")
     prompt, name = text(record, "prompt"), name_of(row)
     answer = printed_number(needed(record, plan.answer)) if plan.answer else None
-    reward = reward_of(needed(record, plan.reward), plan.reward) if plan.reward else reward_of(
-        None, "reward"
+    reward = (
+        reward_of(needed(record, plan.reward), plan.reward)
+        if plan.reward
+        else reward_of(None, "reward")
     )
     trace = Trace(name, name, text(record, "completion", empty=True), reward=reward)
     problem = Problem(name, prompt, answer, file_of(row).parent.name)

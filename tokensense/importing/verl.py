@@ -22,7 +22,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tokensense.errors import InputError
 from tokensense.importing.collecting import Entry, SetAsideError, collect
 from tokensense.importing.fields import reward_of
 from tokensense.importing.places import chosen, file_of, name_of, numbered

@@ -116,11 +116,11 @@ def engine(settings: Mapping[str, object] | None) -> Engine:
             f"the engine's `mode` needs one of {list(MODES)}; {mode!r} came. vllm's "
             "`raw_logprobs` is raw, its `processed_logprobs` is processed."
         )
-    top_k = _number(given, "top_k", -1, math.inf)
+    top_k = _number(given, "top_k", -1.0, math.inf)
     return Engine(
         str(mode),
-        _number(given, "temperature", 0, math.inf),
-        _number(given, "top_p", 0, 1),
+        _number(given, "temperature", 0.0, math.inf),
+        _number(given, "top_p", 0.0, 1.0),
         None if top_k is None else int(top_k),
     )
 
@@ -135,7 +135,7 @@ def _number(given: Mapping[str, object], name: str, low: float, high: float) -> 
         number = math.nan
     if not low <= number <= high or math.isinf(number):
         raise InputError(
-            f"the engine's `{name}` needs a number in [{low}, {high}]; {value!r} came. Leave it out "
-            "if it is not known."
+            f"the engine's `{name}` needs a number in [{low:g}, {high:g}]; {value!r} came. "
+            "Leave it out if it is not known."
         )
     return number

@@ -75,11 +75,12 @@ def recover(imported: Imported, reader: Reader) -> tuple[Imported, dict[str, int
     problems = []
     for problem in imported.problems:
         prompt = imported.prompts.get(problem.name)
-        if prompt is not None:
-            question, match = _question(prompt, reader, frame, problem.name)
-            problem = replace(problem, question=question)
-            found[match] += 1
-        problems.append(problem)
+        if prompt is None:
+            problems.append(problem)
+            continue
+        question, match = _question(prompt, reader, frame, problem.name)
+        problems.append(replace(problem, question=question))
+        found[match] += 1
     return replace(imported, problems=problems), dict(found)
 
 

@@ -43,9 +43,7 @@ class Row(NamedTuple):
     record: Mapping[str, Any]
 
 
-def rows(
-    path: str | Path, refused: list[str], *, nan_is_null: bool = False
-) -> Iterator[Row]:
+def rows(path: str | Path, refused: list[str], *, nan_is_null: bool = False) -> Iterator[Row]:
     """The rows of a file, in order.
 
     Args:
@@ -69,9 +67,7 @@ def rows(
     return _json_rows(path, refused, _nan_as_null if nan_is_null else _refuse_constant)
 
 
-def _json_rows(
-    path: Path, refused: list[str], constant: Callable[[str], None]
-) -> Iterator[Row]:
+def _json_rows(path: Path, refused: list[str], constant: Callable[[str], None]) -> Iterator[Row]:
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
             line = raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw
