@@ -129,3 +129,10 @@ def test_a_planted_task_is_sampled_by_number_and_progress_goes_to_standard_error
     assert came.exit_code == 0, came.output
     assert json.loads(came.stdout)["rollouts"] == 6
     assert "6/6" in came.stderr
+
+
+def test_formats_are_listed_without_a_store():
+    found = run("import", "--formats")
+    assert found.exit_code == 0
+    assert "untested against real output" in found.stdout
+    assert "cannot tell" in found.stdout

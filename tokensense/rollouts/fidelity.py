@@ -23,7 +23,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from tokensense.errors import PolicyError
 from tokensense.rollouts.trajectory import Encoder, Imported, Trace
 
-MARK = "QUESTION"
+# What stands for a question; policies of planted tasks know digits and few words.
+MARKS = ("QUESTION", "7", "9")
 SAME_IDS = "same ids"
 SAME_TEXT = "same text"
 OTHER = "another context"
@@ -134,8 +135,12 @@ class _Frame(NamedTuple):
 
 
 def _frame(reader: Reader) -> _Frame:
-    before, _, after = reader.plain_text(reader.render(MARK)).partition(MARK)
-    return _Frame(before, after)
+    for mark in MARKS:
+        text = reader.plain_text(reader.render(mark))
+        if text.count(mark) == 1:
+            before, _, after = text.partition(mark)
+            return _Frame(before, after)
+    return _Frame("", "")
 
 
 def _question(
