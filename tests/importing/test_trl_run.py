@@ -23,6 +23,7 @@ from tokensense.errors import InputError
 from tokensense.rollouts.table import text_of
 from tokensense.segments import offsets
 
+OWN_PROBLEMS, OWN_GROUP = 4, 3
 CHECKED_IN = Path(__file__).parent / "trl"
 
 
@@ -56,7 +57,7 @@ def sampled(policy, tmp_path_factory):
     """Samples with their ids."""
     study = ts.Study(tmp_path_factory.mktemp("own") / "s.zarr")
     study.generate(
-        policy, PROBLEMS, task="arithmetic", group=GROUP, max_new_tokens=64, progress=False
+        policy, OWN_PROBLEMS, task="arithmetic", group=OWN_GROUP, max_new_tokens=64, progress=False
     )
     return study.archive().rollouts()
 
@@ -97,12 +98,12 @@ def walked(run, policy, store):
     return study, counts, ts.analyze(study, resamples=100)
 
 
-def require_walked(counts, results, *, problems):
+def require_walked(counts, results, *, problems, group):
     assert counts["problems"] == problems
-    assert counts["rollouts"] == problems * GROUP
+    assert counts["rollouts"] == problems * group
     assert counts["prompts"] == {"same text": problems}  # the context that was sampled in
-    assert counts["ids_origin"] == {"retokenized": problems * GROUP}
-    assert counts["rewards"]["right"] + counts["rewards"]["wrong"] == problems * GROUP
+    assert counts["ids_origin"] == {"retokenized": problems * group}
+    assert counts["rewards"]["right"] + counts["rewards"]["wrong"] == problems * group
     assert counts["refused"] == []
     assert "engine" not in counts
     triple = results["triple"].sel(statistic="same_direction")["estimate"].values
@@ -112,14 +113,14 @@ def require_walked(counts, results, *, problems):
 def test_a_run_of_trl_is_imported_probed_and_analyzed(trl_run, policy, tmp_path):
     """Two steps, each a batch of groups; every question came once."""
     study, counts, results = walked(trl_run, policy, tmp_path / "s.zarr")
-    require_walked(counts, results, problems=STEPS * PROBLEMS)
+    require_walked(counts, results, problems=STEPS * PROBLEMS, group=GROUP)
     assert study.tokens().attrs["off_policy"]
 
 
 def test_what_trl_writes_of_known_samples_comes_back(made_here, sampled, policy, tmp_path):
     """Pitfall 5: of the ids only the end token is lost, and nothing claims to know better."""
     study, counts, results = walked(made_here, policy, tmp_path / "s.zarr")
-    require_walked(counts, results, problems=PROBLEMS)
+    require_walked(counts, results, problems=OWN_PROBLEMS, group=OWN_GROUP)
     found = study.archive().rollouts()
     assert text_of(found, "question") == text_of(sampled, "question")
     np.testing.assert_array_equal(found["prompt_id"], sampled["prompt_id"])
@@ -155,8 +156,8 @@ def test_exact_ids_of_a_trainer_keep_prompt_end_token_and_log_probs(sampled, pol
     engine = {"mode": "processed", "temperature": 1, "top_p": 1, "top_k": -1}
     study = ts.Study(tmp_path / "s.zarr")
     counts = study.ingest(tmp_path, format="prime_rl", policy=policy, engine=engine)
-    assert counts["prompts"] == {"same ids": PROBLEMS}
-    assert counts["ids_origin"] == {"exact": PROBLEMS * GROUP}
+    assert counts["prompts"] == {"same ids": OWN_PROBLEMS}
+    assert counts["ids_origin"] == {"exact": OWN_PROBLEMS * OWN_GROUP}
     assert counts["engine"]["comparable"]
     found = study.archive().rollouts()
     for name in ("token_id", "sampled_logp", "prompt_id", "reward", "length"):
