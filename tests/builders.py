@@ -27,6 +27,9 @@ class ByteEncoder:
     def token_bytes(self, token_id: int) -> bytes:
         return SPECIALS.get(token_id) or bytes([token_id])
 
+    def plain_text(self, ids: Sequence[int]) -> str:
+        return bytes(i for i in ids if i not in SPECIALS).decode("utf-8", "replace")
+
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         spans = [(i, i + 1) for i, c in enumerate(text) for _ in c.encode("utf-8")]
         return self.encode(text), spans

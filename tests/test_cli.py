@@ -70,7 +70,7 @@ def test_a_field_without_an_equals_sign_is_refused(folder, tmp_path):
     found = run("import", tmp_path / "x.zarr", folder / "traces.jsonl", "--model",
                 folder / "policy", "--format", "jsonl", "--field", "prompt")  # fmt: skip
     assert found.exit_code == 2
-    assert "ours=theirs" in found.stderr
+    assert "name=value" in found.stderr
 
 
 def test_a_defect_of_ours_keeps_its_traceback(monkeypatch, tmp_path):
@@ -129,3 +129,10 @@ def test_a_planted_task_is_sampled_by_number_and_progress_goes_to_standard_error
     assert came.exit_code == 0, came.output
     assert json.loads(came.stdout)["rollouts"] == 6
     assert "6/6" in came.stderr
+
+
+def test_formats_are_listed_without_a_store():
+    found = run("import", "--formats")
+    assert found.exit_code == 0
+    assert "untested against real output" in found.stdout
+    assert "cannot tell" in found.stdout

@@ -56,14 +56,15 @@ ALLOWED: dict[str, Allowed] = {
     "summary": Allowed(GROUND | {"rollouts", "store", "flat"}),
     "view": Allowed(GROUND | {"rollouts", "store", "flat", "stats", "figures"}),
     "generation": Allowed(GROUND | {"tasks", "models", "rollouts"}),
+    "ingestion": Allowed({"errors", "models", "rollouts", "importing"}),
     "study": Allowed(
         GROUND
-        | {"tasks", "models", "rollouts", "importing", "probes", "store", "stats", "figures"}
-        | {"flat", "summary", "generation", "view"}
+        | {"tasks", "models", "rollouts", "probes", "store", "stats", "figures"}
+        | {"flat", "summary", "generation", "ingestion", "view"}
     ),
     "assignment": Allowed(GROUND | {"credit", "stats", "study"}),
     "demo": Allowed({"errors", "models", "stats", "study", "assignment"}),
-    "cli": Allowed({"tokensense", "errors", "schema", "demo"}),
+    "cli": Allowed({"tokensense", "errors", "schema", "demo", "importing"}),
     "__init__": Allowed({"study", "assignment", "models", "figures"}),
 }
 # Importing one of these costs a second or a gigabyte, or ties us to a framework.

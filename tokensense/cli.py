@@ -87,25 +87,56 @@ def demo(
         typer.echo(line)
 
 
+def _formats(wanted: bool) -> bool:
+    if wanted:
+        from tokensense.importing.layouts import described
+
+        typer.echo("\n".join(described()))
+        raise typer.Exit
+    return wanted
+
+
 @app.command("import")
 @_friendly
 def import_(
     store: Store,
-    file: Annotated[Path, typer.Argument(help="The file of traces.", metavar="FILE")],
+    file: Annotated[
+        Path, typer.Argument(help="File of traces, or folder of a run.", metavar="FILE")
+    ],
     model: Model,
     format: Annotated[
         str,
-        typer.Option("--format", help="jsonl, processbench, bigbench_mistake or gsm8k_solutions."),
+        typer.Option(
+            "--format",
+            help="jsonl, parquet, trl, verl, prime_rl, open_instruct, processbench, "
+            "bigbench_mistake or gsm8k_solutions.",
+        ),
     ],
     field: Annotated[
         list[str] | None,
         typer.Option(
-            "--field", help="For jsonl: ours=theirs, once a field; dots go into nested objects."
+            "--field", help="ours=theirs, once a field; dots go into nested objects (jsonl)."
+        ),
+    ] = None,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--engine",
+            help="Of the log-probs: mode=raw or mode=processed, temperature=, top_p=, top_k=.",
         ),
     ] = None,
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="Problems to take, whole groups.")
     ] = None,
+    formats: Annotated[
+        bool,
+        typer.Option(
+            "--formats",
+            callback=_formats,
+            is_eager=True,
+            help="List every format, what it follows and what it cannot tell; then stop.",
+        ),
+    ] = False,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
@@ -113,9 +144,14 @@ def import_(
     import tokensense as ts
 
     # No field at all is no field map: formats with fixed fields refuse even an empty one.
-    fields = _pairs(field) if field else None
+    fields = _pairs(field, "--field") if field else None
     counts = ts.Study(store).ingest(
-        file, format=format, policy=ts.load_policy(model, device=device), fields=fields, limit=limit
+        file,
+        format=format,
+        policy=ts.load_policy(model, device=device),
+        fields=fields,
+        limit=limit,
+        engine=_pairs(engine or [], "--engine"),
     )
     _show(counts, _lines(counts), as_json=as_json)
 
@@ -336,13 +372,14 @@ def _print_rows(rows: list[dict[str, str]]) -> None:
         console.print(shown)
 
 
-def _pairs(fields: list[str]) -> dict[str, str]:
-    """`ours=theirs` options as a dict."""
+def _pairs(fields: list[str], option: str) -> dict[str, str]:
+    """`name=value` options as a dict."""
     pairs = dict(field.partition("=")[::2] for field in fields)
     bad = [field for field in fields if "=" not in field]
     if bad:
         typer.echo(
-            f"tokensense: --field needs ours=theirs, as question=prompt; it is {bad[0]!r}.",
+            f"tokensense: {option} needs name=value, as question=prompt or temperature=1; it is "
+            f"{bad[0]!r}.",
             err=True,
         )
         raise typer.Exit(2)

@@ -153,7 +153,8 @@ ROLLOUTS: dict[str, Variable] = {
         ("token",),
         "float32",
         "nats",
-        "log-probability of the token as the sampler drew it, at its temperature; NaN if not known",
+        "log-probability of the token as its sampler reports it: own samples at their temperature, "
+        "imports as the node's attribute `engine` says; NaN if not known",
     ),
     "kind": Variable(
         ("token",), "int8", "1", "what the token is, by a generator that knows or by rules", Kind

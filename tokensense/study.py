@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import xarray as xr
 
-from tokensense import generation, importing
+from tokensense import generation, ingestion
 from tokensense.checks import require_member
 from tokensense.errors import StatisticsError, StoreError
 from tokensense.flat import flat_tokens
@@ -73,25 +73,31 @@ class Study:
         policy: "Policy",
         fields: Mapping[str, str] | None = None,
         limit: int | None = None,
+        engine: Mapping[str, object] | None = None,
     ) -> dict[str, Any]:
         """Import traces that others wrote; text-only ones get ids from `policy`'s tokenizer.
 
         Args:
-            path: the file.
+            path: the file, or the folder that a trainer wrote.
             format: one of `tokensense.importing.FORMATS`.
             policy: the policy that will score; it need not be the one that sampled.
-            fields: for plain JSONL: our field name -> the file's.
+            fields: our field name -> the file's, where the format has a choice.
             limit: problems to take, whole groups; None for all.
+            engine: what is known of the log-probabilities: mode (raw or processed), temperature,
+                top_p, top_k.
 
         Returns:
             What `info` says, and `refused`: a message a line that could not be read.
 
         Raises:
-            InputError: the file cannot be read as `format`.
+            InputError: the file cannot be read as `format`, or `engine` does not fit.
+            PolicyError: ids of another policy.
             StoreError: the store has other rollouts already.
         """
-        imported = importing.read(path, format=format, fields=fields, limit=limit)
-        return self._freeze(imported, policy, attrs={"sampled_by_digest": ""})
+        imported, attrs = ingestion.bring_in(
+            path, policy, format=format, fields=fields, limit=limit, engine=engine
+        )
+        return self._freeze(imported, policy, attrs={"sampled_by_digest": "", **attrs})
 
     def generate(
         self,

@@ -77,6 +77,7 @@ def _rollouts(rollouts: xr.Dataset) -> dict[str, Any]:
         "text_mismatch": int(rollouts.attrs.get("text_mismatch", 0)),
         "labels": _named(Label, rollouts["label"].values),
         **_undecided(rollouts.attrs),
+        **_kept_of_the_run(rollouts.attrs),
         "set_aside": json.loads(rollouts.attrs["set_aside"]),
         "refused_lines": int(rollouts.attrs["refused"]),
         "sampled_by": rollouts.attrs["sampled_by"],
@@ -88,6 +89,12 @@ def _undecided(attrs: Mapping[Any, Any]) -> dict[str, Any]:
     """Why answers of own samples could not be judged."""
     reasons = json.loads(attrs.get("undecided", "{}"))
     return {"undecided": reasons} if reasons else {}
+
+
+def _kept_of_the_run(attrs: Mapping[Any, Any]) -> dict[str, Any]:
+    """How true imported traces are to their run; `ingestion` says what each name means."""
+    found = {name: json.loads(attrs.get(name, "{}")) for name in ("prompts", "drift", "engine")}
+    return {name: value for name, value in found.items() if value}
 
 
 def _probe(archive: Archive, name: str, state: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,8 @@ Reads  one rollout a row. A field map says which field of a row holds what:
     question  needed. The question as asked, without template
     text      needed unless `ids` is mapped. The response
     ids       the sampler's own token ids, 0 to 2^31 - 1
-    logp      the sampler's log-probabilities: only their number is compared with that of `ids`
+    logp      the engine's log-probabilities, nats, one a token of `ids`; without ids they cannot
+              belong to any token and are not read
     reward    1 right, 0 wrong, null undecided; true and false, and numbers as text, are read as
               numbers; other finite numbers stay as they are
     answer    the reference answer, text or number; null if not known
@@ -18,11 +19,12 @@ Dots reach into objects and lists: `{"question": "prompt.-1.content", "reward": 
 What is not mapped is looked up under its own name and may be missing; what is mapped must be in
 every row.
 
-Gives  `Imported`; broken rows are named by file and line, the good ones come in.
+Gives  `Imported`; broken rows are named by file and line, the good ones come in. Rows that repeat
+       another in every field are one rollout written twice: give samples a `name` if two may be
+       equal.
 Sign   rewards as given, larger is better.
 """
 
-import math
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -30,8 +32,8 @@ from typing import Any
 
 from tokensense.errors import InputError
 from tokensense.importing.collecting import Entry, collect
+from tokensense.importing.fields import finish_of, ids_of, logps_of, reward_of
 from tokensense.rollouts.trajectory import Imported, Trace
-from tokensense.schema import Finish
 from tokensense.tasks.problem import Problem
 from tokensense.tasks.records import MISSING, Row, RowError, found, printed_number, shown, text
 
@@ -47,20 +49,6 @@ FIELDS = (
     "generator",
     "finish",
 )
-LARGEST_ID = 2**31 - 1
-LARGEST_REWARD = 3e38  # rewards are stored as float32
-FINISHES = {
-    "stop": Finish.STOP,
-    "eos": Finish.STOP,
-    "end_turn": Finish.STOP,
-    "completed": Finish.STOP,
-    "length": Finish.LENGTH,
-    "max_tokens": Finish.LENGTH,
-    "truncated": Finish.LENGTH,
-    "abort": Finish.ABORT,
-    "aborted": Finish.ABORT,
-    "unknown": Finish.UNKNOWN,
-}
 
 
 def read_jsonl(
@@ -91,8 +79,7 @@ def read_jsonl(
 def _entry(mapped: Mapping[str, str], row: Row) -> Entry:
     record = row.record
     here = f"{Path(row.place.rpartition(':')[0]).stem}:{row.line}"
-    ids = _ids(_value(record, mapped, "ids"), mapped.get("ids", "ids"))
-    _require_equal_length(ids, _value(record, mapped, "logp"), mapped.get("logp", "logp"))
+    ids = ids_of(_value(record, mapped, "ids"), mapped.get("ids", "ids"))
     has_text = "text" in mapped or found(record, "text") is not MISSING
     response = (
         text(record, mapped.get("text", "text"), empty=True) if has_text or ids is None else ""
@@ -108,9 +95,10 @@ def _entry(mapped: Mapping[str, str], row: Row) -> Entry:
         name=_label(record, mapped, "name") or here,
         text=response,
         ids=ids,
-        reward=_reward(_value(record, mapped, "reward"), mapped.get("reward", "reward")),
+        reward=reward_of(_value(record, mapped, "reward"), mapped.get("reward", "reward")),
         generator=_label(record, mapped, "generator") or "",
-        finish=_finish(_value(record, mapped, "finish"), mapped.get("finish", "finish")),
+        finish=finish_of(_value(record, mapped, "finish"), mapped.get("finish", "finish")),
+        logps=logps_of(_value(record, mapped, "logp"), ids, mapped.get("logp", "logp")),
     )
     return Entry(problem, [trace])
 
@@ -137,50 +125,3 @@ def _label(record: Mapping[str, Any], mapped: Mapping[str, str], name: str) -> s
         field = mapped.get(name, name)
         raise RowError(f"`{field}` must be text or a number; {shown(value)} came")
     return label
-
-
-def _ids(value: object, field: str) -> tuple[int, ...] | None:
-    if value is None:
-        return None
-    if not isinstance(value, list):
-        raise RowError(f"`{field}` must be a list of token ids; {shown(value)} came")
-    for place, item in enumerate(value):
-        if not isinstance(item, int) or isinstance(item, bool) or not 0 <= item <= LARGEST_ID:
-            raise RowError(
-                f"`{field}` must hold integers from 0 to {LARGEST_ID}; {shown(item)} came at "
-                f"token {place}"
-            )
-    return tuple(value)
-
-
-def _require_equal_length(ids: tuple[int, ...] | None, logp: object, field: str) -> None:
-    # One more or one fewer means that an end token is in one and not in the other, or that the
-    # two belong to different rows: zipping them would shift every value by one token.
-    if logp is None or ids is None:
-        return
-    if not isinstance(logp, list) or len(logp) != len(ids):
-        came = f"{len(logp)} values" if isinstance(logp, list) else shown(logp)
-        raise RowError(f"`{field}` must hold one value a token, {len(ids)}; {came} came")
-
-
-def _reward(value: object, field: str) -> float:
-    if value is None:
-        return math.nan
-    try:
-        number = float(value) if isinstance(value, bool | int | float | str) else math.nan
-    except (ValueError, OverflowError):
-        number = math.nan
-    if not abs(number) <= LARGEST_REWARD:
-        raise RowError(
-            f"`{field}` must be a finite number, true, false or null; {shown(value)} came"
-        )
-    return number
-
-
-def _finish(value: object, field: str) -> Finish:
-    if value is None:
-        return Finish.UNKNOWN
-    reason = value.lower() if isinstance(value, str) else ""
-    if reason not in FINISHES:
-        raise RowError(f"`{field}` must be one of {sorted(FINISHES)} or null; {shown(value)} came")
-    return FINISHES[reason]

@@ -13,7 +13,7 @@ network.
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -189,6 +189,10 @@ class Policy:
                 "Check that ids and policy belong together."
             )
         return self._read_bytes(token_id)
+
+    def plain_text(self, ids: Sequence[int]) -> str:
+        """Text of ids without their special tokens, as trainers print it."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def render(self, question: str, *, insert: str = "", placement: str = "user_end") -> list[int]:
         """Prompt ids up to and including what makes the model answer.

@@ -103,7 +103,7 @@ class Trace:
         wrong_token: index of the first wrong token, -1 if none or not known.
         kinds: `schema.Kind` of each token by a generator that knows; None: the rules of `kinds`.
         token_steps: step of each token by a generator that knows; None: found from `steps`.
-        logps: log-probability of each token as the sampler drew it, nats; None where not known.
+        logps: log-probability of each token as its sampler reports it, nats; None: not known.
     """
 
     problem: str
@@ -131,12 +131,15 @@ class Imported:
         traces: in the order of the file.
         set_aside: reason -> how many traces were left out for it.
         refused: one message a line that could not be read: "file:line: what was needed, what came".
+        prompts: problem name -> the prompt that it was sampled under: its ids, or its text without
+            special tokens. `fidelity.recover` finds the question in it.
     """
 
     problems: list[Problem]
     traces: list[Trace]
     set_aside: dict[str, int] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
+    prompts: dict[str, tuple[int, ...] | str] = field(default_factory=dict)
 
 
 class _Response(NamedTuple):

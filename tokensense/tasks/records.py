@@ -3,8 +3,9 @@
 Reads  JSON lines (UTF-8, byte order mark or none, LF or CRLF, blank lines allowed), Parquet.
 Gives  rows with "file:line" (from 1; of a Parquet file, the row), typed access to their fields.
 
-`NaN` and `Infinity` are not JSON and are refused: null says "not known". Text that is not valid
-Unicode (lone surrogates) is refused, since no store could write it. Lines end at LF alone: U+2028
+`NaN` and `Infinity` are not JSON and are refused: null says "not known". Of writers that are known
+to print `NaN` where they mean null it can be read as null. Text that is not valid Unicode (lone
+surrogates) is refused, since no store could write it. Lines end at LF alone: U+2028
 inside a text is no line end.
 
 Source: own work. Writers that leave half a last line are documented in verl's rollout dump.
@@ -12,7 +13,7 @@ Source: own work. Writers that leave half a last line are documented in verl's r
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -42,12 +43,13 @@ class Row(NamedTuple):
     record: Mapping[str, Any]
 
 
-def rows(path: str | Path, refused: list[str]) -> Iterator[Row]:
+def rows(path: str | Path, refused: list[str], *, nan_is_null: bool = False) -> Iterator[Row]:
     """The rows of a file, in order.
 
     Args:
         path: `.parquet` is read as Parquet, anything else as JSON lines.
         refused: a message is appended for each line that is no JSON object.
+        nan_is_null: read the literal `NaN` of JSON lines as null; Python's writers print it.
 
     Returns:
         An iterator; memory does not grow with the file.
@@ -62,10 +64,10 @@ def rows(path: str | Path, refused: list[str]) -> Iterator[Row]:
         raise InputError(f"a file is needed at {path}; there is {came}. Check the path.")
     if path.suffix.lower() == ".parquet":
         return _parquet_rows(path)
-    return _json_rows(path, refused)
+    return _json_rows(path, refused, _nan_as_null if nan_is_null else _refuse_constant)
 
 
-def _json_rows(path: Path, refused: list[str]) -> Iterator[Row]:
+def _json_rows(path: Path, refused: list[str], constant: Callable[[str], None]) -> Iterator[Row]:
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
             line = raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw
@@ -79,14 +81,14 @@ def _json_rows(path: Path, refused: list[str]) -> Iterator[Row]:
                 )
             place = f"{path}:{number}"
             try:
-                yield Row(place, number, _json_object(line))
+                yield Row(place, number, _json_object(line, constant))
             except RowError as error:
                 refused.append(f"{place}: {error}")
 
 
-def _json_object(line: bytes) -> dict[str, Any]:
+def _json_object(line: bytes, constant: Callable[[str], None]) -> dict[str, Any]:
     try:
-        record = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
+        record = json.loads(line.decode("utf-8"), parse_constant=constant)
         json.dumps(record, ensure_ascii=False).encode("utf-8")
     except RowError:
         raise
@@ -107,6 +109,11 @@ def _json_object(line: bytes) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise RowError(f"JSON is needed; {name} is not JSON (null says: not known)")
+
+
+def _nan_as_null(name: str) -> None:
+    if name != "NaN":
+        _refuse_constant(name)
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
