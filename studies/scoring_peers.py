@@ -84,7 +84,9 @@ def trl_now(policy: Policy, branches: Sequence[Branch], batch: int) -> Found:
     if not getattr(model, "_fused_for_study", False):
         add_fused_lm_head(model, outputs=("log_probs", "entropy"))
         model._fused_for_study = True
-    trainer: Any = SimpleNamespace(accelerator=SimpleNamespace(autocast=nullcontext))
+    trainer: Any = SimpleNamespace(
+        accelerator=SimpleNamespace(autocast=nullcontext, is_main_process=True)
+    )
     found = []
     for part in _batches(branches, batch):
         ids, mask, keep = _two_sided(part)
