@@ -22,6 +22,7 @@ from tests.importing.make_trl import GROUP, PROBLEMS, STEPS
 from tokensense.errors import InputError
 from tokensense.rollouts.table import text_of
 from tokensense.segments import offsets
+from tokensense.tasks.planted import PLANTED
 
 OWN_PROBLEMS, OWN_GROUP = 4, 3
 CHECKED_IN = Path(__file__).parent / "trl"
@@ -101,7 +102,6 @@ def walked(run, policy, store):
 def require_walked(counts, results, *, problems, group):
     assert counts["problems"] == problems
     assert counts["rollouts"] == problems * group
-    assert counts["prompts"] == {"same text": problems}  # the context that was sampled in
     assert counts["ids_origin"] == {"retokenized": problems * group}
     assert counts["rewards"]["right"] + counts["rewards"]["wrong"] == problems * group
     assert counts["refused"] == []
@@ -114,6 +114,8 @@ def test_a_run_of_trl_is_imported_probed_and_analyzed(trl_run, policy, tmp_path)
     """Two steps, each a batch of groups; every question came once."""
     study, counts, results = walked(trl_run, policy, tmp_path / "s.zarr")
     require_walked(counts, results, problems=STEPS * PROBLEMS, group=GROUP)
+    asked = {problem.question for problem in PLANTED["arithmetic"].problems(STEPS * PROBLEMS, 0)}
+    assert set(text_of(study.archive().rollouts(), "question")) == asked
     assert study.tokens().attrs["off_policy"]
 
 
@@ -121,6 +123,7 @@ def test_what_trl_writes_of_known_samples_comes_back(made_here, sampled, policy,
     """Pitfall 5: of the ids only the end token is lost, and nothing claims to know better."""
     study, counts, results = walked(made_here, policy, tmp_path / "s.zarr")
     require_walked(counts, results, problems=OWN_PROBLEMS, group=OWN_GROUP)
+    assert counts["prompts"] == {"same text": OWN_PROBLEMS}  # the context that was sampled in
     found = study.archive().rollouts()
     assert text_of(found, "question") == text_of(sampled, "question")
     np.testing.assert_array_equal(found["prompt_id"], sampled["prompt_id"])

@@ -13,6 +13,10 @@ batch at every logging step: with several optimizer steps a batch the same rows 
 later step. Such a file is set aside whole; equal rows within a file are samples that came out equal
 and stay.
 
+Prompts and completions are text, or messages where the data set is conversational. Of messages one
+by the user is the question, which the scoring policy's template puts into its place as TRL's did;
+conversations of other messages, and completions with more than the assistant's one, are set aside.
+
 Source: huggingface/trl#4818 (commit 51e20987e8470a4670c74c437d32de045f56ca63), `GRPOTrainer.log`.
 """
 
@@ -33,6 +37,7 @@ from tokensense.tasks.records import Row, RowError, needed, printed_number, rows
 
 FIXED = frozenset({"step", "prompt", "completion", "advantage", "images", "image"})
 LOGGED_AGAIN = "generation batch that was logged before"
+OTHER_MESSAGES = "conversation of more than one message of the user and one of the assistant"
 
 
 class _Plan(NamedTuple):
@@ -118,13 +123,27 @@ def _entry(plan: _Plan, row: Row) -> Entry:
     step = printed_number(needed(record, "step"))
     if step is None:
         raise RowError("`step` must be text or a number; another thing came")
-    prompt, name = text(record, "prompt"), name_of(row)
+    name, question = name_of(row), _words(record, "prompt", role="user")
     answer = printed_number(needed(record, plan.answer)) if plan.answer else None
     reward = (
         reward_of(needed(record, plan.reward), plan.reward)
         if plan.reward
         else reward_of(None, "reward")
     )
-    trace = Trace(name, name, text(record, "completion", empty=True), reward=reward)
-    problem = Problem(name, prompt, answer, file_of(row).parent.name)
-    return Entry(problem, [trace], group=step, prompt=prompt)
+    response = _words(record, "completion", role="assistant")
+    trace = Trace(name, name, response, reward=reward)
+    problem = Problem(name, question, answer, file_of(row).parent.name)
+    # Messages have no template around them yet: nothing to look for the question in.
+    whole = question if isinstance(record["prompt"], str) else None
+    return Entry(problem, [trace], group=step, prompt=whole)
+
+
+def _words(record: Mapping[str, Any], field: str, *, role: str) -> str:
+    """Text of a field, or of the one message that it holds."""
+    found = needed(record, field)
+    empty = role == "assistant"
+    if not isinstance(found, list):
+        return text(record, field, empty=empty)
+    if [message.get("role") for message in found if isinstance(message, dict)] != [role]:
+        raise SetAsideError(OTHER_MESSAGES)
+    return text({field: found[0].get("content")}, field, empty=empty)
