@@ -85,7 +85,8 @@ def test_trl_s_messages_are_read_where_there_is_one_of_each_side(tmp_path):
     rows = [([user], [said], 1.0), ([system, user], [said], 0.0), ([user], called, 0.0)]
     completions(tmp_path / "completions", 1, rows)
     imported = read(tmp_path, format="trl")
-    assert groups(imported) == [("p", ["a"])]
+    assert [problem.question for problem in imported.problems] == ["p"]
+    assert [trace.text for trace in imported.traces] == ["a"]
     assert imported.prompts == {}  # the question itself
     assert sum(imported.set_aside.values()) == 2
     assert "more than one message" in next(iter(imported.set_aside))
