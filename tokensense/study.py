@@ -240,20 +240,21 @@ class Study:
                 floor = {"not_estimable": str(reason)}
             return {**done, "numerical_floor": floor}
 
-    def tokens(self, probes: Sequence[str] | None = None) -> xr.Dataset:
+    def tokens(self, probes: Sequence[str] | None = None, *, lazy: bool = False) -> xr.Dataset:
         """One flat Dataset of all response tokens under all conditions; see `flat.flat_tokens`.
 
         Args:
             probes: names; None for all finished ones. `base` is always there.
+            lazy: leave the arrays on disk (dask reads them chunk by chunk); for millions of tokens.
 
         Raises:
             StoreError: no probe is finished, or one of those named is not.
+            MissingExtraError: `lazy`, and dask is not installed.
         """
         archive = Archive(self.path, mode="r")
         wanted = names_in(archive, "probes") if probes is None else [BASE, *probes]
-        return flat_tokens(
-            archive.rollouts(), {name: archive.read(f"/probes/{name}") for name in wanted}
-        )
+        nodes = {name: archive.read(f"/probes/{name}", lazy=lazy) for name in wanted}
+        return flat_tokens(archive.rollouts(lazy=lazy), nodes)
 
     def results(self) -> dict[str, xr.Dataset]:
         """What `analyze` found: node name below `/stats` -> Dataset.

@@ -19,7 +19,6 @@ def test_a_block_comes_back_and_needs_no_pickle(tmp_path):
     assert {name: array.dtype for name, array in found.items()} == {"a": "float32", "b": "int32"}
     for name, array in ARRAYS.items():
         np.testing.assert_array_equal(found[name], array)
-    assert list(blocks.read(path, "b")) == ["b"]
     with np.load(path, allow_pickle=False) as plain:
         assert sorted(plain) == ["a", "b"]
 
@@ -84,12 +83,36 @@ def test_damage_is_found_and_cleaned(tmp_path, damage):
 
 
 @pytest.mark.parametrize("damage", [cut, flip, lambda content: b""])
-@pytest.mark.parametrize("names", [(), ("a", "b")])
-def test_reading_a_damaged_block_raises(tmp_path, damage, names):
+def test_reading_a_damaged_block_raises(tmp_path, damage):
     path = blocks.write(tmp_path, 0, ARRAYS, on_event=silent)
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(StoreError, match=r"a block needs a whole file; reading .* gave"):
-        blocks.read(path, *names)
+        blocks.read(path)
+
+
+def test_a_mapped_array_is_the_one_written_and_is_read_where_it_is_used(tmp_path):
+    arrays = {
+        **ARRAYS,
+        "empty": np.zeros((3, 0), np.float32),
+        "fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        "a_longer_name_than_the_others": np.arange(-4, 5, dtype=np.int8),
+    }
+    path = blocks.write(tmp_path, 0, arrays, on_event=silent)
+    for name, array in arrays.items():
+        found = blocks.mapped(path, name)
+        assert found.dtype == array.dtype
+        np.testing.assert_array_equal(found, array)
+    assert isinstance(blocks.mapped(path, "fortran"), np.memmap)
+
+
+@pytest.mark.parametrize("damage", [cut, lambda content: b""])
+def test_mapping_what_is_no_block_raises(tmp_path, damage):
+    path = blocks.write(tmp_path, 0, ARRAYS, on_event=silent)
+    with pytest.raises(StoreError, match=r"no item named 'c\.npy'"):
+        blocks.mapped(path, "c")
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(StoreError, match=r"a block needs a whole file; reading .* gave"):
+        blocks.mapped(path, "a")
 
 
 def test_reading_a_block_that_is_gone_raises(tmp_path):

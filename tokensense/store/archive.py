@@ -14,7 +14,6 @@ Source: own work; the CF contiguous ragged array.
 """
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,18 +29,17 @@ from tokensense.store import blocks as block_files
 from tokensense.store import layout, probing, provenance, tree
 from tokensense.store.lock import WriterLock, read_holder
 from tokensense.store.probing import Plan
-from tokensense.store.tree import METADATA, WORK, OnEvent
+from tokensense.store.reading import Reader, node_path, require_name
+from tokensense.store.tree import METADATA, OnEvent
 
 Mode = Literal["a", "r", "blocks"]
-# Replaced never, and large: opened lazily. Other nodes can be replaced under a reader.
-IMMUTABLE = ("/rollouts", "/probes/")
 
 
 def _silent(event: str) -> None:
     """What happens at each step of writing: nothing; tests put faults here."""
 
 
-class Archive:
+class Archive(Reader):
     """A store on disk.
 
     Args:
@@ -68,10 +66,9 @@ class Archive:
         timeout: float = 2.0,
         on_event: OnEvent = _silent,
     ) -> None:
-        self.path = Path(path)
+        super().__init__(path)
         self.mode = mode
         self._on_event = on_event
-        self._work = self.path / WORK
         self._lock = WriterLock(self._work, timeout=timeout)
         self._plans: dict[str, Plan] = {}
         if mode == "a" and tree.is_new(self.path):
@@ -101,53 +98,6 @@ class Archive:
         """Give the lock back, whatever was under way; unfinished probes stay resumable."""
         self._plans.clear()
         self._lock.release(force=True)
-
-    # Reading
-
-    def nodes(self) -> list[str]:
-        """Paths of all finished nodes, "/rollouts" first."""
-        return list(tree.leaves(self.path))
-
-    def read(self, node: str) -> xr.Dataset:
-        """A node as it was written; /rollouts and /probes lazily, others loaded.
-
-        Raises:
-            StoreError: there is no such node, or its probe is not finished.
-        """
-        node = _node(node)
-        if not (self.path / node[1:] / METADATA).is_file():
-            raise StoreError(self._missing(node))
-        found = xr.open_dataset(
-            self.path,
-            engine="zarr",
-            group=node[1:],
-            consolidated=True,
-            chunks=None,
-            decode_times=False,
-            decode_timedelta=False,
-        )
-        if not node.startswith(IMMUTABLE):
-            found = found.load()
-        return layout.decode_texts(found)
-
-    def rollouts(self) -> xr.Dataset:
-        """Node /rollouts, lazily: `schema.ROLLOUTS`.
-
-        Raises:
-            StoreError: none were written yet.
-        """
-        return self.read("/rollouts")
-
-    def _missing(self, node: str) -> str:
-        name = node.removeprefix("/probes/")
-        have = ", ".join(self.nodes()) or "none"
-        if name != node and probing.has_plan(self._work, name):
-            plan, done = self._plan(name), self.done_blocks(name)
-            return (
-                f"reading {node} needs a finished probe; {len(done)} of {len(plan.blocks)} blocks "
-                "are done. Run the probe again: it goes on where it was."
-            )
-        return f"reading {node} needs that node in {self.path}; it has: {have}. Make it first."
 
     # Writing
 
@@ -188,7 +138,7 @@ class Archive:
             StoreError: the path is not allowed.
             SchemaError: the Dataset holds what cannot be stored portably.
         """
-        node = _node(node)
+        node = node_path(node)
         if node.count("/") != 2 or node.split("/")[1] in ("rollouts", "probes"):
             raise StoreError(
                 f"a node needs a path such as /stats/<analysis>; it is {node!r}. "
@@ -233,7 +183,7 @@ class Archive:
                 another policy, tokenizer or chat template; nothing was changed.
             LockError: another process writes to the store.
         """
-        _require_name(name)
+        require_name(name)
         with self._writing(f"probe {name!r}"):
             rollouts = self.rollouts()
             plan = Plan.make(name, header, blocks, rollouts=rollouts)
@@ -257,24 +207,8 @@ class Archive:
             )
         return missing
 
-    def is_finished(self, name: str) -> bool:
-        """Is the probe assembled?"""
-        return (self.path / "probes" / name / METADATA).is_file()
-
     def _plan(self, name: str) -> Plan:
-        """The plan of an unfinished probe."""
-        if name not in self._plans and not probing.has_plan(self._work, name):
-            raise StoreError(
-                f"blocks of probe {name!r} need a probe that was started; it was not, or it is "
-                "finished. Call start_probe first."
-            )
-        return self._plans.get(name) or probing.read_plan(self._work, name)
-
-    def done_blocks(self, name: str) -> set[int]:
-        """Numbers of the blocks that are done: of all blocks, if the probe is finished."""
-        if self.is_finished(name):
-            return set(range(len(probing.attributes_of(self.path, name)["block_stops"])))
-        return set(block_files.done(probing.folder_of(self._work, name)))
+        return self._plans.get(name) or super()._plan(name)
 
     def write_block(self, name: str, index: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Write one block; when this returns it survives a kill and a power cut.
@@ -297,20 +231,6 @@ class Archive:
         folder = probing.folder_of(self._work, name)
         with tree.disk(folder, f"block {index} of probe {name!r}"):
             block_files.write(folder, index, arrays, on_event=self._on_event)
-
-    def read_block(self, name: str, index: int) -> dict[str, np.ndarray]:
-        """Arrays of a finished block of an unfinished probe.
-
-        Raises:
-            StoreError: it is not done, or damaged.
-        """
-        done = block_files.done(probing.folder_of(self._work, name))
-        if index not in done:
-            raise StoreError(
-                f"block {index} of probe {name!r} needs to be done; done are {sorted(done)[:20]}. "
-                "Run the probe again, or read the node if the probe is finished."
-            )
-        return block_files.read(done[index])
 
     def assemble_probe(
         self,
@@ -379,19 +299,4 @@ class Archive:
         return (
             f"writing {what} needs mode 'a'; this archive was opened with mode {self.mode!r}. "
             f"Open it with Archive({str(self.path)!r})."
-        )
-
-
-def _node(node: str) -> str:
-    """A node's path in its one spelling, "/stats/shifts"."""
-    parts = node.strip("/").split("/")
-    for part in parts:
-        _require_name(part)
-    return "/" + "/".join(parts)
-
-
-def _require_name(name: str) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_+-]*", name):
-        raise StoreError(
-            f"a node needs a name of letters, digits, '_', '-' and '+'; it is {name!r}. Rename it."
         )

@@ -12,13 +12,15 @@ Source: own work (prime-rl's ready markers do the same for folders).
 
 import hashlib
 import io
+import math
 import os
 import re
 import secrets
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,6 +29,8 @@ from tokensense.store.tree import OnEvent, sync_folder
 
 NAME = re.compile(r"(\d{6,})-([0-9a-f]{64})\.npz")
 PIECE = 2**20
+# Of a zip archive: bytes before the name of a member, and where the lengths of name and extra are.
+LOCAL_HEADER, LOCAL_NAME = 30, 26
 
 
 def write(folder: Path, index: int, arrays: Mapping[str, np.ndarray], *, on_event: OnEvent) -> Path:
@@ -109,17 +113,47 @@ def clean(folder: Path) -> list[int]:
     return damaged
 
 
-def read(path: Path, *names: str) -> dict[str, np.ndarray]:
-    """Arrays of a block: all of them, after a look at the digest, or those named, by their CRC.
+def read(path: Path) -> dict[str, np.ndarray]:
+    """Arrays of a block, after a look at its digest.
 
     Raises:
         StoreError: the file is damaged.
     """
-    try:
-        if not names and not is_intact(path):
+    with _whole(path):
+        if not is_intact(path):
             raise ValueError("bytes that are not those of its name")
         with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-            return {name: found[name] for name in names or found.files}
+            return {name: found[name] for name in found.files}
+
+
+def mapped(path: Path, name: str) -> np.ndarray:
+    """One array of a block whose digest was looked at before, mapped: only what is used is read.
+
+    Raises:
+        StoreError: the file is damaged.
+    """
+    with _whole(path), zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
+        version = np.lib.format.read_magic(member)
+        if version != (1, 0):
+            raise ValueError(f"NumPy's format {version}")
+        shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(member)
+        # Nothing is compressed, so the array ends where its member of the archive does.
+        info = archive.getinfo(f"{name}.npy")
+        with path.open("rb") as file:
+            file.seek(info.header_offset + LOCAL_NAME)
+            extra = sum(int.from_bytes(file.read(2), "little") for _ in range(2))
+        start = info.header_offset + LOCAL_HEADER + extra + member.tell()
+        if not math.prod(shape):
+            return np.empty(shape, dtype)
+        order: Literal["F", "C"] = "F" if is_fortran else "C"
+        return np.memmap(path, dtype, "r", offset=start, shape=shape, order=order)
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[None]:
+    """What a damaged block is told by."""
+    try:
+        yield
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as cause:
         raise StoreError(
             f"a block needs a whole file; reading {path} gave {cause!r}. "

@@ -15,6 +15,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -333,21 +334,29 @@ def _fill(
     edges: np.ndarray,
     on_event: OnEvent,
 ) -> None:
-    """Copy one variable of all blocks, one shard (or lone chunk) in memory at a time."""
+    """Copy one variable of all blocks by shards (or lone chunks): one is gathered, one written."""
     rows, columns = array.shards or array.chunks
-    for left in range(0, array.shape[1], columns):
-        right = min(left + columns, array.shape[1])
-        first = int(np.searchsorted(edges, left, "right")) - 1
-        last = int(np.searchsorted(edges, right, "left"))
-        for top in range(0, array.shape[0], rows):
-            bottom = min(top + rows, array.shape[0])
-            shard = np.empty((bottom - top, right - left), array.dtype)
-            for index in range(first, last):
-                low, high = max(left, edges[index]), min(right, edges[index + 1])
-                part = block_files.read(files[index], name)[name]
-                inside = slice(low - edges[index], high - edges[index])
-                shard[:, low - left : high - left] = part[top:bottom, inside]
-            array[top:bottom, left:right] = shard
+    parts = [block_files.mapped(file, name) for file in files]
+    with ThreadPoolExecutor(1) as writer:
+        written: Future[None] | None = None
+        for left in range(0, array.shape[1], columns):
+            right = min(left + columns, array.shape[1])
+            first = int(np.searchsorted(edges, left, "right")) - 1
+            last = int(np.searchsorted(edges, right, "left"))
+            for top in range(0, array.shape[0], rows):
+                bottom = min(top + rows, array.shape[0])
+                shard = np.empty((bottom - top, right - left), array.dtype)
+                for index in range(first, last):
+                    low, high = max(left, edges[index]), min(right, edges[index + 1])
+                    inside = slice(low - edges[index], high - edges[index])
+                    shard[:, low - left : high - left] = parts[index][top:bottom, inside]
+                if written is not None:
+                    written.result()
+                    on_event("assemble:shard")
+                where = (slice(top, bottom), slice(left, right))
+                written = writer.submit(array.__setitem__, where, shard)
+        if written is not None:
+            written.result()
             on_event("assemble:shard")
 
 
