@@ -56,10 +56,11 @@ ALLOWED: dict[str, Allowed] = {
     "summary": Allowed(GROUND | {"rollouts", "store", "flat"}),
     "view": Allowed(GROUND | {"rollouts", "store", "flat", "stats", "figures"}),
     "generation": Allowed(GROUND | {"tasks", "models", "rollouts"}),
+    "freezing": Allowed(GROUND | {"rollouts", "store"}),
     "study": Allowed(
         GROUND
         | {"tasks", "models", "rollouts", "importing", "probes", "store", "stats", "figures"}
-        | {"flat", "summary", "generation", "view"}
+        | {"flat", "freezing", "summary", "generation", "view"}
     ),
     "assignment": Allowed(GROUND | {"credit", "stats", "study"}),
     "demo": Allowed({"errors", "models", "stats", "study", "assignment"}),

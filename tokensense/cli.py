@@ -32,6 +32,9 @@ Model = Annotated[
 ]
 Device = Annotated[str, typer.Option("--device", help="As torch names it: cpu, cuda, cuda:1.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+Append = Annotated[
+    bool, typer.Option("--append", help="Put them behind the rollouts that the store has.")
+]
 Seed = Annotated[int, typer.Option("--seed", help="Of everything random in this command.")]
 
 
@@ -106,6 +109,7 @@ def import_(
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="Problems to take, whole groups.")
     ] = None,
+    append: Append = False,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
@@ -115,7 +119,12 @@ def import_(
     # No field at all is no field map: formats with fixed fields refuse even an empty one.
     fields = _pairs(field) if field else None
     counts = ts.Study(store).ingest(
-        file, format=format, policy=ts.load_policy(model, device=device), fields=fields, limit=limit
+        file,
+        format=format,
+        policy=ts.load_policy(model, device=device),
+        fields=fields,
+        limit=limit,
+        append=append,
     )
     _show(counts, _lines(counts), as_json=as_json)
 
@@ -143,6 +152,7 @@ def generate(
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1)] = 512,
     temperature: Annotated[float, typer.Option("--temperature", min=0.0)] = 1.0,
     seed: Seed = 0,
+    append: Append = False,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
@@ -158,6 +168,7 @@ def generate(
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         seed=seed,
+        append=append,
     )
     _show(counts, _lines(counts), as_json=as_json)
 

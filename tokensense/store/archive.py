@@ -14,7 +14,7 @@ Source: own work; the CF contiguous ragged array.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -25,14 +25,15 @@ import xarray as xr
 
 from tokensense.errors import LockError, StoreError
 from tokensense.schema import ROLLOUTS
+from tokensense.store import assembly, coverage, guard, layout, probing, provenance, tree
 from tokensense.store import blocks as block_files
-from tokensense.store import layout, probing, provenance, tree
 from tokensense.store.lock import WriterLock, read_holder
 from tokensense.store.probing import Plan
 from tokensense.store.reading import Reader, node_path, require_name
 from tokensense.store.tree import METADATA, OnEvent
 
 Mode = Literal["a", "r", "blocks"]
+Join = Callable[[xr.Dataset, xr.Dataset], xr.Dataset]
 
 
 def _silent(event: str) -> None:
@@ -111,7 +112,7 @@ class Archive(Reader):
             SchemaError: the Dataset is not as the schema says; every difference is named.
             StoreError: other rollouts are there already.
         """
-        offered = layout.conform(dataset, ROLLOUTS, what="/rollouts")
+        offered = guard.conform(dataset, ROLLOUTS, what="/rollouts")
         offered.attrs["digest"] = layout.content_digest(offered)
         with self._writing("/rollouts"):
             if (self.path / "rollouts" / METADATA).exists():
@@ -125,6 +126,44 @@ class Archive(Reader):
                     )
                 return
             self._publish("/rollouts", offered)
+
+    def append_rollouts(self, dataset: xr.Dataset, *, join: Join) -> int:
+        """Put more rollouts behind those of the store; the same ones again do nothing.
+
+        Probes keep what they have and go on with the new rollouts when they are run again; other
+        nodes have to be made again. Until then they are not read, and stay in the store.
+
+        Args:
+            dataset: `schema.ROLLOUTS`, as for `write_rollouts`.
+            join: makes one node of two, as `rollouts.joining.joined`.
+
+        Returns:
+            Rollouts that are new.
+
+        Raises:
+            SchemaError: the Dataset is not as the schema says; every difference is named.
+            StoreError: the rollouts do not go together, or a probe is under way. Nothing was
+                written.
+        """
+        offered = guard.conform(dataset, ROLLOUTS, what="appended rollouts")
+        added = layout.content_digest(offered)
+        with self._writing("more rollouts"):
+            if not (self.path / "rollouts" / METADATA).exists():
+                self._publish("/rollouts", offered.assign_attrs({coverage.DIGEST: added}))
+                return int(offered.sizes["rollout"])
+            stored = self.rollouts().load()
+            parts = coverage.parts_of(stored.attrs, stored.sizes["rollout"])
+            if not offered.sizes["rollout"] or added in (part.added for part in parts):
+                return 0
+            probing.require_none_unfinished(self._work)
+            both = guard.conform(join(stored, offered), ROLLOUTS, what="all rollouts")
+            guard.require_beginning(stored, both)
+            digest = layout.content_digest(both)
+            parts.append(coverage.Part(both.sizes["rollout"], digest, added, offered.attrs))
+            shown = json.dumps([part._asdict() for part in parts], sort_keys=True)
+            both.attrs |= {coverage.DIGEST: digest, coverage.PARTS: shown}
+            self._publish("/rollouts", both)
+        return int(offered.sizes["rollout"])
 
     def write_node(self, node: str, dataset: xr.Dataset) -> None:
         """Write or replace a node such as /stats/<analysis>, as a whole.
@@ -146,7 +185,9 @@ class Archive(Reader):
             )
         encoded = layout.encode_texts(dataset, what=node)
         with self._writing(node):
-            self._publish(node, encoded)
+            rollouts = coverage.attributes_of(self.path, "/rollouts")
+            made_on = {coverage.MADE_ON: rollouts[coverage.DIGEST]} if rollouts else {}
+            self._publish(node, encoded.assign_attrs(made_on))
 
     def _publish(self, node: str, dataset: xr.Dataset) -> None:
         stamped = dataset.assign_attrs(
@@ -186,10 +227,14 @@ class Archive(Reader):
         require_name(name)
         with self._writing(f"probe {name!r}"):
             rollouts = self.rollouts()
-            plan = Plan.make(name, header, blocks, rollouts=rollouts)
-            probing.require_identity(self.path, plan, rollouts.attrs)
+            assembled = self.assembled_blocks(name)
             if self.is_finished(name):
+                blocks = assembled
+            plan = Plan.make(name, header, blocks, rollouts=rollouts, assembled=assembled)
+            probing.require_identity(self.path, plan, rollouts.attrs)
+            if assembled:
                 probing.require_equal(probing.header_of(self.path, name), plan.header, name)
+            if self.is_finished(name):
                 return []
             folder = probing.start(self._work, plan)
             damaged = block_files.clean(folder)
@@ -256,12 +301,13 @@ class Archive(Reader):
             if not self.is_finished(name):
                 plan = self._plan(name)
                 frame = plan.frame(coords, attrs or {}, rollouts=self.rollouts())
-                files = probing.all_blocks(self._work, plan)
+                files = assembly.all_blocks(self._work, plan)
+                node = self.path / "probes" / name
                 tree.publish(
                     self.path,
                     f"/probes/{name}",
-                    lambda folder: probing.assemble(
-                        folder, plan, files, frame=frame, on_event=self._on_event
+                    lambda folder: assembly.assemble(
+                        folder, plan, files, frame=frame, node=node, on_event=self._on_event
                     ),
                     on_event=self._on_event,
                 )

@@ -7,8 +7,11 @@ Sign   none of its own.
 Source: own work.
 """
 
+import json
 import re
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -16,9 +19,9 @@ import xarray as xr
 from tokensense.checks import require_extra
 from tokensense.errors import StoreError
 from tokensense.store import blocks as block_files
-from tokensense.store import layout, probing, tree
+from tokensense.store import coverage, layout, probing, tree
 from tokensense.store.probing import Plan
-from tokensense.store.tree import METADATA, WORK
+from tokensense.store.tree import WORK
 
 # Replaced never, and large: opened lazily. Other nodes can be replaced under a reader.
 IMMUTABLE = ("/rollouts", "/probes/")
@@ -48,13 +51,14 @@ class Reader:
                 not fit into memory.
 
         Raises:
-            StoreError: there is no such node, or its probe is not finished.
+            StoreError: there is no such node, it was made before rollouts were appended, or its
+                probe is not finished.
             MissingExtraError: `lazy`, and dask is not installed.
         """
         node = node_path(node)
         if lazy:
             require_extra("dask.array", "io")
-        if not (self.path / node[1:] / METADATA).is_file():
+        if not self.has(node):
             raise StoreError(self._missing(node))
         found = xr.open_dataset(
             self.path,
@@ -77,6 +81,10 @@ class Reader:
         """
         return self.read("/rollouts", lazy=lazy)
 
+    def has(self, node: str) -> bool:
+        """Is the node there, and made on all rollouts of the store?"""
+        return coverage.made_on_all(self.path, node_path(node))
+
     def _missing(self, node: str) -> str:
         name = node.removeprefix("/probes/")
         have = ", ".join(self.nodes()) or "none"
@@ -86,11 +94,25 @@ class Reader:
                 f"reading {node} needs a finished probe; {len(done)} of {len(plan.blocks)} blocks "
                 "are done. Run the probe again: it goes on where it was."
             )
+        if node in self.nodes():
+            return (
+                f"reading {node} needs that node on all rollouts; rollouts were appended, and it "
+                f"was made on the first {coverage.covered(self.path, node)} of them. Make it again "
+                "(a probe scores the new ones alone); plain xarray reads it as it is."
+            )
         return f"reading {node} needs that node in {self.path}; it has: {have}. Make it first."
 
     def is_finished(self, name: str) -> bool:
-        """Is the probe assembled?"""
-        return (self.path / "probes" / name / METADATA).is_file()
+        """Is the probe assembled, and has it all rollouts?"""
+        return self.has(f"/probes/{name}")
+
+    def header(self, name: str) -> dict[str, Any] | None:
+        """Header of a probe, finished or not; None where it was not started."""
+        if stored := coverage.attributes_of(self.path, f"/probes/{name}"):
+            return dict(json.loads(stored["header"]))
+        if probing.has_plan(self._work, name):
+            return self._plan(name).header
+        return None
 
     def _plan(self, name: str) -> Plan:
         """The plan of an unfinished probe."""
@@ -101,11 +123,21 @@ class Reader:
             )
         return probing.read_plan(self._work, name)
 
+    def assembled_blocks(self, name: str) -> list[tuple[int, int]]:
+        """Blocks, rollouts [start, stop), that the probe's node has: all, if it is finished.
+
+        Fewer than all once rollouts were appended; then a plan has to begin with these.
+        """
+        found = coverage.attributes_of(self.path, f"/probes/{name}")
+        stops = [0, *found.get("block_stops", [])]
+        return list(pairwise(stops))
+
     def done_blocks(self, name: str) -> set[int]:
         """Numbers of the blocks that are done: of all blocks, if the probe is finished."""
+        kept = set(range(len(self.assembled_blocks(name))))
         if self.is_finished(name):
-            return set(range(len(probing.attributes_of(self.path, name)["block_stops"])))
-        return set(block_files.done(probing.folder_of(self._work, name)))
+            return kept
+        return kept | set(block_files.done(probing.folder_of(self._work, name)))
 
     def read_block(self, name: str, index: int) -> dict[str, np.ndarray]:
         """Arrays of a finished block of an unfinished probe.
