@@ -30,6 +30,7 @@ from tokensense.tasks.problem import Problem
 if TYPE_CHECKING:
     from tokensense.figures.tokens import TokenView
     from tokensense.models.policy import Policy
+    from tokensense.padded import Padded
     from tokensense.stats.describe import Row
 
 PROBES = ("opposed", "placebo", "neutral")
@@ -316,6 +317,18 @@ class Study:
         from tokensense.view import view
 
         return view(Archive(self.path, mode="r"), path, problem=problem, limit=limit)
+
+    def export(self, node: str, out: str | Path, *, format: str = "parquet") -> list[Path]:
+        """Write a node as parquet, CSV or NetCDF; arguments and errors as of `export.export`."""
+        from tokensense.export import export
+
+        return export(Archive(self.path, mode="r"), node, Path(out), format=format)
+
+    def to_padded(self, names: Sequence[str], **options: Any) -> "Padded":  # noqa: ANN401 (`side`, `pad_id`)
+        """Variables of `tokens()` as (B, T) tensors and a mask; see `padded.to_padded`."""
+        from tokensense.padded import to_padded
+
+        return to_padded(self.tokens(), names, **options)
 
     def info(self) -> dict[str, Any]:
         """What the store holds, by whom it was made, what is missing; see `summary.summarize`.

@@ -314,6 +314,12 @@ def _finish(store: Path, label: str, *, on_event: OnEvent) -> None:
     shutil.rmtree(trash, ignore_errors=True)
 
 
+def strays(store: Path) -> list[Path]:
+    """Small files that a kill left half written."""
+    depths = ("", "*/", "*/*/")
+    return [path for depth in depths for path in store.glob(f"{depth}.*.part")]
+
+
 def roll_forward(store: Path, *, on_event: OnEvent) -> list[str]:
     """Finish what a killed writer had committed, drop what it had not; the caller holds the lock.
 
@@ -321,8 +327,7 @@ def roll_forward(store: Path, *, on_event: OnEvent) -> list[str]:
         Nodes that were finished.
     """
     work = store / WORK
-    strays = (store.glob(f"{depth}.*.part") for depth in ("", "*/", "*/*/"))
-    for stray in [path for found in strays for path in found]:
+    for stray in strays(store):
         stray.unlink(missing_ok=True)
     shutil.rmtree(work / "building", ignore_errors=True)
     labels = sorted(entry.name for entry in (work / "ready").glob("*"))
