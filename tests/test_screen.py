@@ -35,7 +35,7 @@ FOUND = {
             "comparability": {"ok": 4790, "truncated": 10},
         },
         "neutral": {"state": "unfinished", "blocks": 9, "done": 4, "missing": [4, 5, 6, 7, 8]},
-        "answer": {"state": "unfinished", "blocks": 9, "done": 9, "missing": [], "rollouts_done": 900},
+        "answer": {"state": "unfinished", "blocks": 9, "done": 9, "rollouts_done": 900},
     },
     "analyses": [],
     "credit": ["cscr"],

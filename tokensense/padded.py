@@ -12,7 +12,7 @@ Source: own work.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ def to_padded(
     tokens: xr.Dataset,
     names: Sequence[str],
     *,
-    side: Literal["left", "right"] = "right",
+    side: str = "right",
     pad_id: int = 0,
 ) -> Padded:
     """Pad flat variables to the longest rollout; B is the number of rollouts, T its tokens.
@@ -50,7 +50,7 @@ def to_padded(
         tokens: as `Study.tokens()` or `assign_credit` give it, with `length` (rollout).
         names: variables over (token,) or (condition, token) of numbers or booleans; (rule, token)
             too.
-        side: where the padding is; responses are padded on the right by TRL and verl.
+        side: where the padding is, "left" or "right"; TRL and verl pad responses on the right.
         pad_id: id of padded places in `token_id`.
 
     Returns:

@@ -13,7 +13,7 @@ Source: own work.
 
 import math
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -31,6 +31,8 @@ from tokensense.store.tree import WORK
 
 Remedy = Literal["repair", "again", "copy"]
 DAMAGED = "damaged"
+# Not damaged: rollouts were appended after it.
+BEHIND = "was made on the first"
 
 
 class Finding(NamedTuple):
@@ -60,13 +62,18 @@ def check(store: Path) -> list[Finding]:
     Raises:
         StoreError: there is no store, or it is of a newer format.
     """
+    return _look(store, idle=not is_written_to(store))
+
+
+def _look(store: Path, *, idle: bool) -> list[Finding]:
+    """All findings; `idle`: nobody is writing, so what looks half done is half done."""
     version = tree.format_of(store)
     if version > FORMAT_VERSION:
         tree.require_format(store)
     found = []
     if version < FORMAT_VERSION:
         found.append(Finding("/", f"format {version}; today's is {FORMAT_VERSION}", "repair"))
-    if not is_written_to(store):
+    if idle:
         found += _leftovers(store)
         found += _consolidation(store)
     try:
@@ -106,7 +113,8 @@ def _consolidation(store: Path) -> list[Finding]:
     except TokensenseError:
         return []  # damaged metadata; its node says so
     what = "consolidated metadata are not those of its members"
-    return [Finding(f"/{group.relative_to(store)}", what, "repair") for group in groups]
+    places = (str(group.relative_to(store)).removeprefix(".") for group in groups)
+    return [Finding(f"/{place}", what, "repair") for place in places]
 
 
 def _node(store: Path, node: str) -> list[Finding]:
@@ -126,7 +134,7 @@ def _node(store: Path, node: str) -> list[Finding]:
     found = [Finding(node, what, remedy) for what in whats]
     if not found and not coverage.made_on_all(store, node):
         first = coverage.covered(store, node)
-        found = [Finding(node, f"was made on the first {first} rollouts", "again")]
+        found = [Finding(node, f"{BEHIND} {first} rollouts", "again")]
     return found
 
 
@@ -215,29 +223,28 @@ def repair(store: Path) -> list[str]:
     with tree.disk(store, "repairs"):
         lock.acquire()
         try:
-            done += _set_aside(store)
-            left = [finding for finding in check(store) if finding.remedy == "repair"]
-            # Our own name on the lock is no leftover.
-            left += _leftovers(store)[:-1]
+            found = [f for f in _look(store, idle=True) if f.place != f"{WORK}/holder.json"]
+            done += _set_aside(store, found)
             done += [f"finished writing {n}" for n in tree.roll_forward(store, on_event=on_event)]
-            done += [f"{f.place}: cleared ({f.what})" for f in left if f.place != "/rollouts"]
+            clear = [f for f in found if f.remedy == "repair" and f.place != "/rollouts"]
+            done += [f"{finding.place}: put in order ({finding.what})" for finding in clear]
             for name in probing.unfinished(store / WORK):
                 damaged = block_files.clean(probing.folder_of(store / WORK, name))
                 done += [f"probe {name}: removed damaged block {index}" for index in damaged]
-            if not any(f.place == "/rollouts" for f in check(store) if f.remedy == "copy"):
+            if not any(finding.remedy == "copy" for finding in found):
                 done += migration.complete(store, on_event)
         finally:
             lock.release()
     return done
 
 
-def _set_aside(store: Path) -> list[str]:
+def _set_aside(store: Path, found: Sequence[Finding]) -> list[str]:
     """Move damaged nodes and plans out of the way, to be made again."""
     done = []
     places = {
         finding.place
-        for finding in check(store)
-        if finding.remedy == "again" and "was made on" not in finding.what
+        for finding in found
+        if finding.remedy == "again" and not finding.what.startswith(BEHIND)
     }
     for place in sorted(places):
         source = store / place.strip("/")
