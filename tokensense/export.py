@@ -14,7 +14,9 @@ SciPy: 4 GiB a variable); int64 is written as int32 where it fits, booleans as i
 Source: own work.
 """
 
+import csv
 import json
+import math
 from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -155,11 +157,18 @@ def _parquet(path: Path, pieces: Iterator[dict[str, Any]]) -> None:
 
 
 def _csv(path: Path, pieces: Iterator[dict[str, Any]]) -> None:
-    import pandas as pd
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        for number, piece in enumerate(pieces):
+            if not number:
+                writer.writerow(piece)
+            columns = [[_cell(value) for value in values.tolist()] for values in piece.values()]
+            writer.writerows(zip(*columns, strict=True))
 
-    for number, piece in enumerate(pieces):
-        frame = pd.DataFrame(piece)
-        frame.to_csv(path, mode="a" if number else "w", header=not number, index=False)
+
+def _cell(value: Any) -> Any:  # noqa: ANN401 (a number or a word)
+    """A missing number is an empty cell."""
+    return "" if isinstance(value, float) and math.isnan(value) else value
 
 
 def _netcdf(dataset: xr.Dataset, path: Path, node: str) -> Path:

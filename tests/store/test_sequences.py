@@ -203,7 +203,7 @@ class Sequences(RuleBasedStateMachine):
             np.testing.assert_array_equal(node[name].values, whole[name])
 
 
-FEW = settings(max_examples=6, stateful_step_count=7)
+FEW = settings(max_examples=4, stateful_step_count=6)
 
 
 def test_any_sequence_ends_in_a_consistent_store():

@@ -80,7 +80,8 @@ def _totals(values: Any, flags: Any, known: np.ndarray, name: str) -> np.ndarray
     import dask.array
 
     da: Any = dask.array  # of its functions, few have types
-    values = da.asarray(values)
+    # All rows of a piece at once: its flags are looked up once.
+    values = da.asarray(values).rechunk({0: -1})
     flags = da.asarray(flags).rechunk((values.chunks[1],))
     parts = da.blockwise(
         part, ("what", "row", "flag", "token"), values, ("row", "token"), flags, ("token",),
@@ -101,8 +102,12 @@ def _sums(values: np.ndarray, flags: np.ndarray, known: np.ndarray, name: str) -
             "meanings from the same study."
         )
     found = np.empty((2, len(values), known.size))
+    whole = np.bincount(place, minlength=known.size)
     for row, numbers in enumerate(values):
         real = ~np.isnan(numbers)
-        found[0, row] = np.bincount(place[real], numbers[real], known.size)
-        found[1, row] = np.bincount(place[real], minlength=known.size)
+        if real.all():  # as nearly always; a mask would copy everything twice
+            found[0, row], found[1, row] = np.bincount(place, numbers, known.size), whole
+        else:
+            found[0, row] = np.bincount(place[real], numbers[real], known.size)
+            found[1, row] = np.bincount(place[real], minlength=known.size)
     return found

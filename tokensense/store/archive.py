@@ -286,7 +286,7 @@ class Archive(Reader):
     ) -> None:
         """Make /probes/<name> of the blocks and remove them; gives the lock back.
 
-        Memory is that of one shard, whatever the number of tokens.
+        Memory is that of three shards, whatever the number of tokens.
 
         Args:
             name: the probe; if it is finished, nothing happens.

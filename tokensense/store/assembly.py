@@ -5,13 +5,13 @@ Gives  all_blocks; assemble, which writes the probe's zarr group.
 Sign   none of its own.
 
 Ragged blocks cannot end on the borders of zarr's regular shards, and misaligned writers lose data
-without a word: so blocks are files of their own until one writer copies them into shards. While one
-shard is compressed and written the next is gathered.
+without a word: so blocks are files of their own until one writer copies them into shards. `THREADS`
+shards are in memory at a time: while one is compressed the next is gathered.
 
 Source: own work.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from tokensense.store import blocks as block_files
 from tokensense.store import layout
 from tokensense.store.probing import Plan, folder_of
 from tokensense.store.tree import OnEvent
+
+THREADS = 3
 
 
 def all_blocks(work: Path, plan: Plan) -> list[Path]:
@@ -71,51 +73,69 @@ def assemble(
     layout.write_dataset(frame, folder)
     group = zarr.open_group(folder, mode="r+", zarr_format=3)
     rollouts = [stop - start for start, stop in plan.blocks]
-    for name, variable in PROBE.items():
-        lengths = plan.tokens if variable.dims[1] == "token" else rollouts
-        parts: list[Any] = [block_files.mapped(file, name) for file in files]
-        if plan.kept:
-            parts.insert(0, zarr.open_array(node / name, mode="r", zarr_format=3))
-            lengths = [sum(lengths[: plan.kept]), *lengths[plan.kept :]]
-        edges = offsets(np.array(lengths, np.int64))
-        dtype = np.dtype(variable.dtype)
-        shape = (plan.conditions, int(edges[-1]))
-        array = group.create_array(
-            name,
-            shape=shape,
-            dtype=dtype,
-            dimension_names=variable.dims,
-            attributes=layout.plain_attributes(attributes(variable), what=name),
-            # A chunk that is not there is a lost one, never an empty one.
-            config={"write_empty_chunks": True},
-            **layout.storage(shape, dtype),
-        )
-        _fill(array, parts, edges=edges, on_event=on_event)
+    with ThreadPoolExecutor(THREADS) as pool:
+        pieces: list[Future[None]] = []
+        for name, variable in PROBE.items():
+            lengths = plan.tokens if variable.dims[1] == "token" else rollouts
+            parts: list[Any] = [block_files.member(file, name) for file in files]
+            if plan.kept:
+                parts.insert(0, zarr.open_array(node / name, mode="r", zarr_format=3))
+                lengths = [sum(lengths[: plan.kept]), *lengths[plan.kept :]]
+            edges = offsets(np.array(lengths, np.int64))
+            dtype = np.dtype(variable.dtype)
+            shape = (plan.conditions, int(edges[-1]))
+            array = group.create_array(
+                name,
+                shape=shape,
+                dtype=dtype,
+                dimension_names=variable.dims,
+                attributes=layout.plain_attributes(attributes(variable), what=name),
+                # A chunk that is not there is a lost one, never an empty one.
+                config={"write_empty_chunks": True},
+                **layout.storage(shape, dtype),
+            )
+            pieces += [
+                pool.submit(_copy, array, parts, edges, where=where) for where in _shards(array)
+            ]
+        try:
+            for piece in pieces:
+                piece.result()
+                on_event("assemble:shard")
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
-def _fill(
-    array: "zarr.Array[Any]", parts: Sequence[Any], *, edges: np.ndarray, on_event: OnEvent
-) -> None:
-    """Copy one variable of all blocks by shards (or lone chunks): one is gathered, one written."""
+def _shards(array: "zarr.Array[Any]") -> Iterator[tuple[slice, slice]]:
+    """Rows and columns of each shard (or lone chunk): no two of them share a file."""
     rows, columns = array.shards or array.chunks
-    with ThreadPoolExecutor(1) as writer:
-        written: Future[None] | None = None
-        for left in range(0, array.shape[1], columns):
-            right = min(left + columns, array.shape[1])
-            first = int(np.searchsorted(edges, left, "right")) - 1
-            last = int(np.searchsorted(edges, right, "left"))
-            for top in range(0, array.shape[0], rows):
-                bottom = min(top + rows, array.shape[0])
-                shard = np.empty((bottom - top, right - left), array.dtype)
-                for index in range(first, last):
-                    low, high = max(left, edges[index]), min(right, edges[index + 1])
-                    inside = slice(low - edges[index], high - edges[index])
-                    shard[:, low - left : high - left] = parts[index][top:bottom, inside]
-                if written is not None:
-                    written.result()
-                    on_event("assemble:shard")
-                where = (slice(top, bottom), slice(left, right))
-                written = writer.submit(array.__setitem__, where, shard)
-        if written is not None:
-            written.result()
-            on_event("assemble:shard")
+    for left in range(0, array.shape[1], columns):
+        for top in range(0, array.shape[0], rows):
+            yield (
+                slice(top, min(top + rows, array.shape[0])),
+                slice(left, min(left + columns, array.shape[1])),
+            )
+
+
+def _copy(
+    array: "zarr.Array[Any]",
+    parts: Sequence[Any],
+    edges: np.ndarray,
+    *,
+    where: tuple[slice, slice],
+) -> None:
+    """Gather one shard from the parts and write it."""
+    rows, columns = where
+    left, right = columns.start, columns.stop
+    first = int(np.searchsorted(edges, left, "right")) - 1
+    last = int(np.searchsorted(edges, right, "left"))
+    shard = np.empty((rows.stop - rows.start, right - left), array.dtype)
+    for index in range(first, last):
+        low, high = max(left, edges[index]), min(right, edges[index + 1])
+        inside = slice(int(low - edges[index]), int(high - edges[index]))
+        target, part = shard[:, low - left : high - left], parts[index]
+        if isinstance(part, block_files.Member):
+            part.read_into(target, row=rows.start, column=inside.start)
+        else:
+            target[...] = part[rows, inside]
+    array[rows, columns] = shard

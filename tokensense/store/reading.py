@@ -107,7 +107,11 @@ class Reader:
         return self.has(f"/probes/{name}")
 
     def header(self, name: str) -> dict[str, Any] | None:
-        """Header of a probe, finished or not; None where it was not started."""
+        """Header of a probe, finished or not; None where it was not started.
+
+        Raises:
+            StoreError: its plan cannot be read.
+        """
         if stored := coverage.attributes_of(self.path, f"/probes/{name}"):
             return dict(json.loads(stored["header"]))
         if probing.has_plan(self._work, name):
