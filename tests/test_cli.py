@@ -1,6 +1,8 @@
 """Commands, as a person types them: exit codes, JSON, messages."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -52,7 +54,20 @@ def test_the_path_from_a_file_to_figures(folder):
     assert list((folder / "figures").glob("*.pdf"))
     info = run("info", store)
     assert info.exit_code == 0
-    assert "off_policy" in info.stdout
+    assert "OFF-POLICY" in info.stdout
+    assert max(map(len, info.stdout.splitlines())) <= 100
+    for more in (["--check"], ["--repair", "--json"]):
+        whole = run("info", store, *more)
+        assert whole.exit_code == 0, whole.stdout
+    assert json.loads(whole.stdout) == {"done": [], "findings": []}
+    files = run("export", store, "probes/opposed", "--out", folder / "out", "--json")
+    assert all(Path(name).is_file() for name in json.loads(files.stdout)["files"])
+    damaged = shutil.copytree(store, folder / "damaged.zarr")
+    chunks = (damaged / "probes" / "opposed" / "logp" / "c").rglob("*")
+    next(chunk for chunk in chunks if chunk.is_file()).unlink()
+    found = run("info", damaged, "--check")
+    assert found.exit_code == 1
+    assert "/probes/opposed: `logp`" in found.stdout
 
 
 def test_our_errors_are_one_message_and_exit_code_2(folder, tmp_path):

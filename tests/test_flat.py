@@ -5,9 +5,10 @@ import pytest
 
 import tokensense as ts
 from tests.probes.tiny import tiny_policy
-from tokensense.flat import flat_tokens
+from tokensense.flat import flat_tokens, named
 from tokensense.rollouts.trajectory import Imported, Trace, assemble
 from tokensense.schema import Label
+from tokensense.stats.grouped import mean_by
 from tokensense.tasks.problem import Problem
 
 WRONG_TOKEN = [2, -1, 0]
@@ -56,3 +57,27 @@ def test_stores_from_before_read_as_not_known(stored):
     assert not tokens["is_wrong_token"].values.any()
     assert np.isnan(tokens["sampled_logp"].values).all()
     assert tokens["sampled_logp"].dtype == np.float32
+
+
+def test_a_lazy_view_holds_the_same_and_reads_nothing_before_it_is_asked(stored):
+    eager, lazy = stored.tokens(), stored.tokens(lazy=True)
+    for name, variable in lazy.variables.items():
+        if "token" in variable.dims:
+            assert variable.chunks, name
+    left_out = {"text", "generator"}
+    assert set(eager.variables) - set(lazy.variables) == left_out
+    for name in set(eager.variables) - left_out - {"kind"}:
+        assert eager[name].dtype == lazy[name].dtype, name
+        np.testing.assert_array_equal(eager[name].values, lazy[name].values, err_msg=str(name))
+    np.testing.assert_array_equal(eager["kind"].values, named(lazy["kind"]))
+    assert lazy.attrs == eager.attrs
+
+
+def test_the_mean_by_kind_of_a_lazy_view_is_that_of_groupby(stored):
+    found = mean_by(*(stored.tokens(lazy=True)[name] for name in ("shift", "kind")))
+    wanted = stored.tokens()["shift"].groupby("kind").mean()
+    for kind in wanted["kind"].values:
+        np.testing.assert_allclose(
+            found["mean"].sel(kind=kind).values, wanted.sel(kind=kind).values, rtol=1e-6
+        )
+    assert found["count"].sum("kind").values.tolist() == [6] * found.sizes["condition"]

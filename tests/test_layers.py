@@ -54,17 +54,21 @@ ALLOWED: dict[str, Allowed] = {
     # the top puts parts together; two views of what a store holds are too large for `study`
     "flat": Allowed(GROUND | {"rollouts"}),
     "summary": Allowed(GROUND | {"rollouts", "store", "flat"}),
+    "screen": Allowed(set()),
     "view": Allowed(GROUND | {"rollouts", "store", "flat", "stats", "figures"}),
     "generation": Allowed(GROUND | {"tasks", "models", "rollouts"}),
     "ingestion": Allowed({"errors", "models", "rollouts", "importing"}),
+    "export": Allowed(GROUND | {"rollouts", "store", "flat"}),
+    "padded": Allowed(GROUND, {"torch"}),
+    "freezing": Allowed(GROUND | {"rollouts", "store"}),
     "study": Allowed(
         GROUND
         | {"tasks", "models", "rollouts", "probes", "store", "stats", "figures"}
-        | {"flat", "summary", "generation", "ingestion", "view"}
+        | {"flat", "freezing", "summary", "generation", "ingestion", "view", "export", "padded"}
     ),
     "assignment": Allowed(GROUND | {"credit", "stats", "study"}),
     "demo": Allowed({"errors", "models", "stats", "study", "assignment"}),
-    "cli": Allowed({"tokensense", "errors", "schema", "demo", "importing"}),
+    "cli": Allowed({"tokensense", "errors", "schema", "demo", "screen", "store", "importing"}),
     "__init__": Allowed({"study", "assignment", "models", "figures"}),
 }
 # Importing one of these costs a second or a gigabyte, or ties us to a framework.

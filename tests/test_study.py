@@ -256,3 +256,37 @@ def test_problems_and_task_must_go_together(tmp_path):
     with pytest.raises(InputError, match="is needed"):
         study.generate(policy, asked, task="arithmetic", max_new_tokens=2, progress=False)
     assert not study.path.exists()
+
+
+def test_next_weeks_traces_are_appended_and_only_they_are_scored(tmp_path):
+    policy = tiny_policy()
+    study = ts.Study(tmp_path / "s.zarr")
+    lines = write_traces(tmp_path / "all.jsonl").read_text().splitlines()
+    del lines[3]
+    for week, chosen in enumerate((lines[:6], lines[6:10])):
+        (tmp_path / f"{week}.jsonl").write_text("\n".join(chosen))
+    given = {"format": "jsonl", "policy": policy, "fields": FIELDS}
+    study.ingest(tmp_path / "0.jsonl", **given)
+    study.probe(policy, ["opposed"], frames=1, progress=False)
+    ts.analyze(study, resamples=100)
+    first = study.tokens()
+    with pytest.raises(StoreError, match="the same rollouts from start to end"):
+        study.ingest(tmp_path / "1.jsonl", **given)
+    found = study.ingest(tmp_path / "1.jsonl", append=True, **given)
+    assert (found["rollouts"], found["problems"]) == (10, 5)
+    assert found["probes"]["opposed"]["state"] == "unfinished"
+    assert found["analyses"] == []
+    with pytest.raises(StoreError, match=r"/probes/base .* on the first 6 of them"):
+        study.tokens()
+    again = study.ingest(tmp_path / "1.jsonl", append=True, **given)
+    assert again["rollouts"] == 10
+    done = study.probe(policy, ["opposed"], frames=1, progress=False)
+    both = study.tokens()
+    conditions = first.sizes["condition"]
+    added = both.sizes["token"] - first.sizes["token"]
+    assert done["scored_tokens"] == added * conditions
+    # The first tokens' numbers are those of before, to the last bit; the new ones are numbers.
+    before = both["logp"].isel(token=slice(first.sizes["token"]))
+    np.testing.assert_array_equal(before.values, first["logp"].values)
+    assert np.isfinite(both["logp"].values).all()
+    assert np.unique(both["rollout"].values).size == 10

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from tokensense.errors import TokensenseError
+from tokensense.screen import findings, lines, plain, print_rows, screen
 
 app = typer.Typer(
     help="Which tokens of a reasoning trace drive credit, and how we know.",
@@ -32,6 +33,9 @@ Model = Annotated[
 ]
 Device = Annotated[str, typer.Option("--device", help="As torch names it: cpu, cuda, cuda:1.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+Append = Annotated[
+    bool, typer.Option("--append", help="Put them behind the rollouts that the store has.")
+]
 Seed = Annotated[int, typer.Option("--seed", help="Of everything random in this command.")]
 
 
@@ -56,20 +60,8 @@ def _friendly(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _show(result: dict[str, Any], lines: list[str], *, as_json: bool) -> None:
-    typer.echo(json.dumps(result, indent=1, sort_keys=True) if as_json else "\n".join(lines))
-
-
-def _lines(result: dict[str, Any], indent: str = "") -> list[str]:
-    """A dict as an aligned list, nested dicts indented beneath their name."""
-    width = max((len(str(name)) for name in result), default=0)
-    lines = []
-    for name, value in result.items():
-        if isinstance(value, dict):
-            lines += [f"{indent}{name}", *_lines(value, indent + "  ")]
-        else:
-            lines.append(f"{indent}{name!s:<{width}}  {value}")
-    return lines
+def _show(result: dict[str, Any], shown: list[str], *, as_json: bool) -> None:
+    typer.echo(json.dumps(result, indent=1, sort_keys=True) if as_json else "\n".join(shown))
 
 
 @app.command()
@@ -137,6 +129,7 @@ def import_(
             help="List every format, what it follows and what it cannot tell; then stop.",
         ),
     ] = False,
+    append: Append = False,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
@@ -152,8 +145,9 @@ def import_(
         fields=fields,
         limit=limit,
         engine=_pairs(engine or [], "--engine"),
+        append=append,
     )
-    _show(counts, _lines(counts), as_json=as_json)
+    _show(counts, lines(counts), as_json=as_json)
 
 
 @app.command()
@@ -179,6 +173,7 @@ def generate(
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1)] = 512,
     temperature: Annotated[float, typer.Option("--temperature", min=0.0)] = 1.0,
     seed: Seed = 0,
+    append: Append = False,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
@@ -194,8 +189,9 @@ def generate(
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         seed=seed,
+        append=append,
     )
-    _show(counts, _lines(counts), as_json=as_json)
+    _show(counts, lines(counts), as_json=as_json)
 
 
 @app.command()
@@ -242,7 +238,7 @@ def probe(
         families=families,
         dry_run=dry_run,
     )
-    _show(found, _lines(found), as_json=as_json)
+    _show(found, lines(found), as_json=as_json)
 
 
 @app.command()
@@ -265,7 +261,7 @@ def analyze(
     if as_json:
         typer.echo(json.dumps({"rows": rows, "notes": notes}, indent=1))
         return
-    _print_rows(rows)
+    print_rows(rows)
     for note in notes:
         typer.echo(f"note: {note}")
 
@@ -298,8 +294,8 @@ def credit(
     if as_json:
         typer.echo(json.dumps({"rules": rows, **found.attrs}, indent=1, default=str))
         return
-    shown = [{name: _plain(value) for name, value in row.items()} for row in rows]
-    _print_rows([{"section": "weights", **row} for row in shown])
+    shown = [{name: plain(value) for name, value in row.items()} for row in rows]
+    print_rows([{"section": "weights", **row} for row in shown])
     for name, value in found.attrs.items():
         typer.echo(f"{name}: {value}")
 
@@ -317,7 +313,7 @@ def figures(
     import tokensense as ts
 
     manifest = ts.Study(store, mode="r").figures(out, which=which, style=style)
-    _show(manifest, _lines(manifest), as_json=as_json)
+    _show(manifest, lines(manifest), as_json=as_json)
 
 
 @app.command()
@@ -338,38 +334,53 @@ def view(
 
     found = ts.Study(store, mode="r").view(out, problem=problem or None, limit=limit)
     shown = {"path": str(out), "shown": found.counts, "bytes": len(found.html.encode())}
-    _show(shown, _lines(shown), as_json=as_json)
+    _show(shown, lines(shown), as_json=as_json)
 
 
 @app.command()
 @_friendly
-def info(store: Store, as_json: Json = False) -> None:
+def info(
+    store: Store,
+    check: Annotated[
+        bool, typer.Option("--check", help="Read every byte; exit code 1 if something is wrong.")
+    ] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Migrate, clear and set aside what can be; then check.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """What a store holds, by whom it was made, and what is missing."""
     import tokensense as ts
 
-    found = ts.Study(store, mode="r").info()
-    _show(found, _lines(found), as_json=as_json)
+    if not check and not repair:
+        found = ts.Study(store, mode="r").info()
+        _show(found, screen(found), as_json=as_json)
+        return
+    from tokensense.store import health
+
+    done = health.repair(store) if repair else []
+    left = health.check(store)
+    shown = [*done, *findings(left)] or ["nothing was found"]
+    result = {"done": done, "findings": [finding._asdict() for finding in left]}
+    _show(result, shown, as_json=as_json)
+    if left:
+        raise typer.Exit(1)
 
 
-def _plain(value: object) -> str:
-    """A cell of a table."""
-    return f"{value:.4f}" if isinstance(value, float) else str("-" if value is None else value)
+@app.command()
+@_friendly
+def export(
+    store: Store,
+    node: Annotated[str, typer.Argument(help="As rollouts, probes/opposed.", metavar="NODE")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the files.")],
+    format: Annotated[str, typer.Option("--format", help="parquet, csv or nc.")] = "parquet",
+    as_json: Json = False,
+) -> None:
+    """Write a node as files that other tools open."""
+    import tokensense as ts
 
-
-def _print_rows(rows: list[dict[str, str]]) -> None:
-    """A table a section; 95 % intervals, difference = verdict - placebo."""
-    from itertools import groupby
-
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    for section, members in groupby(rows, key=lambda row: row["section"]):
-        kept = [{k: v for k, v in row.items() if k != "section"} for row in members]
-        shown = Table(*kept[0], title=section, title_justify="left")
-        for row in kept:
-            shown.add_row(*row.values())
-        console.print(shown)
+    paths = [str(path) for path in ts.Study(store, mode="r").export(node, out, format=format)]
+    _show({"files": paths}, paths, as_json=as_json)
 
 
 def _pairs(fields: list[str], option: str) -> dict[str, str]:

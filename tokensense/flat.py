@@ -1,13 +1,13 @@
 """The flat view: every response token of a store under every condition.
 
-Reads  nodes `/rollouts` and `/probes/<name>`.
-Gives  flat_tokens: one Dataset, flags decoded to words.
+Reads  nodes `/rollouts` and `/probes/<name>`, in memory or as arrays of dask.
+Gives  flat_tokens: one Dataset, flags decoded to words; of dask arrays, one that stays on disk.
 Sign   shift = logp[condition] - logp[base], nats; positive: the token becomes likelier.
 """
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import xarray as xr
@@ -17,6 +17,8 @@ from tokensense.rollouts.table import text_of, texts
 from tokensense.schema import BASE, NO_TOKEN, ROLLOUTS, STATISTICS, Comparability, attributes
 from tokensense.segments import offsets
 
+# NumPy, or dask where the nodes were opened lazily.
+Array: TypeAlias = Any
 CONDITION_LABELS = ("family", "level", "frame", "wording", "tone", "placement")
 DIGESTS = ("policy_digest", "tokenizer_digest", "template_digest")
 NO_PROBE = "a probe is needed; the store has none. Run `tokensense probe` (or Study.probe) first."
@@ -38,7 +40,9 @@ def flat_tokens(rollouts: xr.Dataset, probes: Mapping[str, xr.Dataset]) -> xr.Da
         one of its rollout), token_id, text (bytes that are no UTF-8 show as backslash escapes).
         Stores from before `wrong_token` and `sampled_logp` show what these mean by "not known": -1
         and NaN. Attributes: who sampled and scored, `off_policy` (see `is_off_policy`), `dtype` of
-        the scoring weights, digests.
+        the scoring weights, digests. Where the nodes are arrays of dask all over tokens is too;
+        there `kind` is its flags (see `stats.grouped.mean_by`), and `text` and `generator` of each
+        token are left out: as words they would not fit into memory.
 
     Raises:
         StoreError: there is no base probe.
@@ -64,7 +68,8 @@ def flat_tokens(rollouts: xr.Dataset, probes: Mapping[str, xr.Dataset]) -> xr.Da
         probes[BASE]["inserted_tokens"].attrs,
     )
     variables |= _rollout_variables(rollouts)
-    coords = {**_condition_coords(probes, names), **_token_coords(rollouts)}
+    of_tokens = _lazy_token_coords if rollouts["token_id"].chunks else _token_coords
+    coords = {**_condition_coords(probes, names), **of_tokens(rollouts)}
     header = json.loads(probes[BASE].attrs["header"])
     return xr.Dataset(variables, coords=coords).assign_attrs(
         sampled_by=rollouts.attrs["sampled_by"],
@@ -109,8 +114,11 @@ def named(flags: xr.DataArray) -> np.ndarray:
     return np.asarray(np.array(meanings)[place])
 
 
-def _stacked(probes: Mapping[str, xr.Dataset], names: list[str], variable: str) -> np.ndarray:
-    return np.concatenate([probes[name][variable].values for name in names])
+def _stacked(probes: Mapping[str, xr.Dataset], names: list[str], variable: str) -> Array:
+    """One variable of all probes, NumPy or dask as it is stored."""
+    parts = [probes[name][variable].variable for name in names]
+    concat: Any = xr.Variable.concat  # has no types
+    return concat(parts, "condition").data
 
 
 def _condition_coords(probes: Mapping[str, xr.Dataset], names: list[str]) -> dict[str, Any]:
@@ -136,7 +144,7 @@ def _rollout_variables(rollouts: xr.Dataset) -> dict[str, Any]:
     return {
         "length": ("rollout", rollouts["length"].values),
         "wrong_step": ("rollout", rollouts["wrong_step"].values),
-        "wrong_token": ("rollout", _known(rollouts, "wrong_token", NO_TOKEN)),
+        "wrong_token": ("rollout", np.asarray(_known(rollouts, "wrong_token", NO_TOKEN))),
         "sampled_logp": (
             sampled.dims,
             _known(rollouts, "sampled_logp", np.nan),
@@ -146,22 +154,18 @@ def _rollout_variables(rollouts: xr.Dataset) -> dict[str, Any]:
     }
 
 
-def _known(rollouts: xr.Dataset, name: str, unknown: int | float) -> np.ndarray:
+def _known(rollouts: xr.Dataset, name: str, unknown: int | float) -> Array:
     """A variable that stores have only since it was added; `unknown` throughout where it is not."""
     if name in rollouts:
-        return np.asarray(rollouts[name].values)
+        return rollouts[name].data if rollouts[name].chunks else np.asarray(rollouts[name].values)
     variable = ROLLOUTS[name]
     return np.full(rollouts.sizes[variable.dims[0]], unknown, variable.dtype)
 
 
 def _token_coords(rollouts: xr.Dataset) -> dict[str, Any]:
     length = rollouts["length"].values
-    problem = rollouts["problem_of"].values
     per_rollout = {
-        "problem": problem,
-        "cluster": rollouts["cluster"].values[problem],
-        "rollout": np.arange(length.size),
-        "reward": rollouts["reward"].values,
+        **_rollout_coords(rollouts),
         "generator": np.array(text_of(rollouts, "generator"), dtype=str),
     }
     table = texts(rollouts)
@@ -181,9 +185,43 @@ def _token_coords(rollouts: xr.Dataset) -> dict[str, Any]:
     }
 
 
+def _rollout_coords(rollouts: xr.Dataset) -> dict[str, np.ndarray]:
+    """What every token of a rollout shares, one entry a rollout."""
+    problem = rollouts["problem_of"].values
+    return {
+        "problem": problem,
+        "cluster": rollouts["cluster"].values[problem],
+        "rollout": np.arange(problem.size),
+        "reward": rollouts["reward"].values,
+    }
+
+
+def _lazy_token_coords(rollouts: xr.Dataset) -> dict[str, Any]:
+    """Coordinates of tokens as arrays of dask: made, chunk by chunk, when they are asked for."""
+    import dask.array as da
+
+    start = offsets(rollouts["length"].values)
+    place = da.arange(int(start[-1]), chunks=rollouts["token_id"].chunks, dtype=np.int64)
+    # The last rollout that begins at or before a token: empty ones begin there too, and own none.
+    owner = place.map_blocks(lambda at: np.searchsorted(start, at, "right") - 1, dtype=np.int64)
+    wrong = np.asarray(_known(rollouts, "wrong_token", NO_TOKEN))
+    wrong_at = np.where(wrong == NO_TOKEN, NO_TOKEN, start[:-1] + wrong)
+
+    def shared(values: np.ndarray) -> Array:
+        return owner.map_blocks(lambda rollout: values[rollout], dtype=values.dtype)
+
+    return {
+        **{n: ("token", shared(values)) for n, values in _rollout_coords(rollouts).items()},
+        "kind": ("token", rollouts["kind"].data, rollouts["kind"].attrs),
+        "step": ("token", rollouts["step"].data),
+        "is_wrong_token": ("token", shared(wrong_at) == place),
+        "token_id": ("token", rollouts["token_id"].data),
+    }
+
+
 def _is_wrong_token(rollouts: xr.Dataset) -> np.ndarray:
     """True at the first wrong token of each rollout that has one."""
-    wrong = _known(rollouts, "wrong_token", NO_TOKEN)
+    wrong = np.asarray(_known(rollouts, "wrong_token", NO_TOKEN))
     start = offsets(rollouts["length"].values)
     found = np.zeros(start[-1], bool)
     found[(start[:-1] + wrong)[wrong != NO_TOKEN]] = True

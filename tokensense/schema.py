@@ -173,6 +173,8 @@ ROLLOUTS: dict[str, Variable] = {
     "text_byte": Variable(("byte",), "uint8", "1", "UTF-8 bytes of all texts, back to back"),
 }
 
+TEXT_ROWS = ("problem_name", "question", "answer", "rollout_name", "generator", "vocab_text")
+
 PROBE: dict[str, Variable] = {
     "logp": Variable(
         ("condition", "token"),

@@ -18,6 +18,7 @@ from tokensense import generation, ingestion
 from tokensense.checks import require_member
 from tokensense.errors import StatisticsError, StoreError
 from tokensense.flat import flat_tokens
+from tokensense.freezing import freeze, has_sampled
 from tokensense.rollouts.trajectory import Imported, assemble
 from tokensense.schema import BASE
 from tokensense.store.archive import Archive
@@ -29,6 +30,7 @@ from tokensense.tasks.problem import Problem
 if TYPE_CHECKING:
     from tokensense.figures.tokens import TokenView
     from tokensense.models.policy import Policy
+    from tokensense.padded import Padded
     from tokensense.stats.describe import Row
 
 PROBES = ("opposed", "placebo", "neutral")
@@ -74,6 +76,7 @@ class Study:
         fields: Mapping[str, str] | None = None,
         limit: int | None = None,
         engine: Mapping[str, object] | None = None,
+        append: bool = False,
     ) -> dict[str, Any]:
         """Import traces that others wrote; text-only ones get ids from `policy`'s tokenizer.
 
@@ -85,6 +88,8 @@ class Study:
             limit: problems to take, whole groups; None for all.
             engine: what is known of the log-probabilities: mode (raw or processed), temperature,
                 top_p, top_k.
+            append: put them behind the rollouts that the store has. Its probes go on with the new
+                ones when they are run again, analyses have to be made again.
 
         Returns:
             What `info` says, and `refused`: a message a line that could not be read.
@@ -92,14 +97,17 @@ class Study:
         Raises:
             InputError: the file cannot be read as `format`, or `engine` does not fit.
             PolicyError: ids of another policy.
-            StoreError: the store has other rollouts already.
+            StoreError: the store has other rollouts already; with `append`, they are of another
+                tokenizer, or a probe is unfinished.
         """
         imported, attrs = ingestion.bring_in(
             path, policy, format=format, fields=fields, limit=limit, engine=engine
         )
-        return self._freeze(imported, policy, attrs={"sampled_by_digest": "", **attrs})
+        dataset = assemble(imported, policy).assign_attrs(sampled_by_digest="", **attrs)
+        freeze(self.archive(), dataset, append=append)
+        return {**self.info(), "refused": imported.refused}
 
-    def generate(
+    def generate(  # noqa: PLR0913 (as many as sampling has settings)
         self,
         policy: "Policy",
         problems: str | Path | int | Sequence[Problem],
@@ -110,6 +118,7 @@ class Study:
         max_new_tokens: int = 512,
         temperature: float = 1.0,
         seed: int = 0,
+        append: bool = False,
         progress: bool = True,
     ) -> dict[str, Any]:
         """Sample responses with `policy` and judge them; undecided ones have reward NaN.
@@ -127,6 +136,7 @@ class Study:
             max_new_tokens: longest response; longer ones end with finish `length`.
             temperature: of sampling.
             seed: same seed, same bytes on CPU; problems that are drawn too.
+            append: as for `ingest`.
             progress: show a bar.
 
         Returns:
@@ -136,7 +146,8 @@ class Study:
             SchemaError: `task` does not go with `problems`, or a number is out of range.
             InputError: the file cannot be read as `task`, or problems are none of a planted task.
             PolicyError: a prompt with `max_new_tokens` does not fit the policy's context.
-            StoreError: the store has other rollouts already; nothing was sampled.
+            StoreError: the store has other rollouts already, and `append` was not asked for;
+                nothing was sampled.
         """
         chosen, refused = generation.choose(problems, task=task, limit=limit, seed=seed)
         settings: dict[str, Any] = {
@@ -151,7 +162,7 @@ class Study:
             "problems": generation.question_digest(chosen),
             **({"task": task} if task in PLANTED else {}),
         }
-        if self._has_sampled(sampling):
+        if self.path.exists() and has_sampled(self.archive(), sampling, append=append):
             return {**self.info(), "refused": refused}
         drawn = generation.draw(policy, chosen, task=task, progress=progress, **settings)
         attrs = {
@@ -159,31 +170,9 @@ class Study:
             "sampling": json.dumps(sampling, sort_keys=True),
             "undecided": json.dumps(drawn.undecided, sort_keys=True),
         }
-        return self._freeze(Imported(chosen, drawn.traces, refused=refused), policy, attrs=attrs)
-
-    def _has_sampled(self, sampling: Mapping[str, Any]) -> bool:
-        """Whether the store has just these samples; others are refused before any sampling."""
-        if not self.path.exists():
-            return False
-        archive = self.archive()
-        if "/rollouts" not in archive.nodes():
-            return False
-        stored = json.loads(archive.rollouts().attrs.get("sampling", "{}"))
-        if stored != sampling:
-            raise StoreError(
-                f"sampling needs a store without rollouts, or with these; {self.path} has others: "
-                f"{stored or 'imported ones'}, asked for: {dict(sampling)}. Use another store."
-            )
-        return True
-
-    def _freeze(
-        self, imported: Imported, policy: "Policy", *, attrs: Mapping[str, str]
-    ) -> dict[str, Any]:
-        """Tokens, kinds, prompts; then the node."""
-        dataset = assemble(imported, policy).assign_attrs(attrs)
-        with self.archive() as archive:
-            archive.write_rollouts(dataset)
-        return {**self.info(), "refused": imported.refused}
+        dataset = assemble(Imported(chosen, drawn.traces, refused=refused), policy)
+        freeze(self.archive(), dataset.assign_attrs(attrs), append=append)
+        return {**self.info(), "refused": refused}
 
     def probe(
         self,
@@ -246,20 +235,23 @@ class Study:
                 floor = {"not_estimable": str(reason)}
             return {**done, "numerical_floor": floor}
 
-    def tokens(self, probes: Sequence[str] | None = None) -> xr.Dataset:
+    def tokens(self, probes: Sequence[str] | None = None, *, lazy: bool = False) -> xr.Dataset:
         """One flat Dataset of all response tokens under all conditions; see `flat.flat_tokens`.
 
         Args:
             probes: names; None for all finished ones. `base` is always there.
+            lazy: leave the arrays on disk (dask reads them chunk by chunk); for millions of tokens.
 
         Raises:
             StoreError: no probe is finished, or one of those named is not.
+            MissingExtraError: `lazy`, and dask is not installed.
         """
         archive = Archive(self.path, mode="r")
-        wanted = names_in(archive, "probes") if probes is None else [BASE, *probes]
-        return flat_tokens(
-            archive.rollouts(), {name: archive.read(f"/probes/{name}") for name in wanted}
-        )
+        has_base = f"/probes/{BASE}" in archive.nodes()
+        names = [BASE] * has_base + names_in(archive, "probes")
+        wanted = names if probes is None else [BASE, *probes]
+        nodes = {name: archive.read(f"/probes/{name}", lazy=lazy) for name in wanted}
+        return flat_tokens(archive.rollouts(lazy=lazy), nodes)
 
     def results(self) -> dict[str, xr.Dataset]:
         """What `analyze` found: node name below `/stats` -> Dataset.
@@ -331,6 +323,18 @@ class Study:
         from tokensense.view import view
 
         return view(Archive(self.path, mode="r"), path, problem=problem, limit=limit)
+
+    def export(self, node: str, out: str | Path, *, format: str = "parquet") -> list[Path]:
+        """Write a node as parquet, CSV or NetCDF; arguments and errors as of `export.export`."""
+        from tokensense.export import export
+
+        return export(Archive(self.path, mode="r"), node, Path(out), format=format)
+
+    def to_padded(self, names: Sequence[str], **options: Any) -> "Padded":  # noqa: ANN401 (`side`, `pad_id`)
+        """Variables of `tokens()` as (B, T) tensors and a mask; see `padded.to_padded`."""
+        from tokensense.padded import to_padded
+
+        return to_padded(self.tokens(), names, **options)
 
     def info(self) -> dict[str, Any]:
         """What the store holds, by whom it was made, what is missing; see `summary.summarize`.

@@ -41,10 +41,32 @@ def summarize(archive: Archive) -> dict[str, Any]:
     found["probes"] = probes
     found["analyses"] = inventory.names_in(archive, "stats")
     found["credit"] = inventory.names_in(archive, "credit")
+    groups = ("probes", "stats", "credit")
+    if old := [f"/{group}/{name}" for group in groups for name in inventory.behind(archive, group)]:
+        found["made_before_an_append"] = old
     found["megabytes"] = round(stock["bytes"] / 1e6, 1)
+    found["megabytes_of"] = {n: round(v["bytes"] / 1e6, 2) for n, v in stock["nodes"].items()}
+    found["made_with"] = {
+        node: _maker(about["attributes"])
+        for node, about in stock["nodes"].items()
+        if "provenance" in about["attributes"]
+    }
     found["format_version"] = stock["format_version"]
     found["holder"] = stock["holder"]
     return found
+
+
+def _maker(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """By what command, of which commit, with which versions a node was made."""
+    found = json.loads(attrs["provenance"])
+    git = found["git"] or {}
+    return {
+        "command": found["command"],
+        "commit": git.get("commit"),
+        "uncommitted_changes": git.get("dirty"),
+        "python": found["python"],
+        "packages": found["packages"],
+    }
 
 
 def _rollouts(rollouts: xr.Dataset) -> dict[str, Any]:
@@ -99,9 +121,8 @@ def _kept_of_the_run(attrs: Mapping[Any, Any]) -> dict[str, Any]:
 
 def _probe(archive: Archive, name: str, state: dict[str, Any]) -> dict[str, Any]:
     """State of one probe; comparability once it is finished."""
-    kept: dict[str, Any] = {
-        key: state[key] for key in ("state", "blocks", "done", "missing", "bytes") if key in state
-    }
+    shown = ("state", "blocks", "done", "missing", "bytes", "rollouts_done")
+    kept: dict[str, Any] = {key: state[key] for key in shown if key in state}
     if state["state"] != "finished":
         return kept
     node = archive.read(f"/probes/{name}")

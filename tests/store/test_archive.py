@@ -315,7 +315,10 @@ def test_paths_that_are_no_store(tmp_path):
 
 @pytest.mark.parametrize(
     ("version", "message"),
-    [(2, "format 1; .* has format 2. Install a newer"), (0, "has format 0. Open it with the")],
+    [
+        (2, "format 1; .* has format 2. Install a newer"),
+        (0, "has format 0. Run `tokensense info .*zarr --repair`"),
+    ],
 )
 def test_another_format_version_is_refused_politely(path, frozen, version, message):
     with Archive(path) as archive:

@@ -62,9 +62,10 @@ def test_kill_at_random_moments(processes, uninterrupted, tmp_path, duration):
     check_random_kills(processes, uninterrupted, tmp_path, duration=duration, seeds=range(2))
 
 
+# Each seed kills twice: 100 kills.
 @pytest.mark.slow
 def test_kill_at_many_random_moments(processes, uninterrupted, tmp_path, duration):
-    check_random_kills(processes, uninterrupted, tmp_path, duration=duration, seeds=range(2, 22))
+    check_random_kills(processes, uninterrupted, tmp_path, duration=duration, seeds=range(2, 52))
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def measure(
         "stored_tokens_per_row": header["tokens_per_row"],
         "policy_digest": policy.digest,
     }
-    found = archive.read(NODE) if NODE in archive.nodes() else xr.Dataset()
+    found = archive.read(NODE) if archive.has(NODE) else xr.Dataset()
     if any(found.attrs.get(name) != value for name, value in asked.items()):
         problems = read_problems(archive.rollouts(), policy)
         stored = {name: archive.read(f"/probes/{name}") for name in (BASE, probe)}

@@ -32,7 +32,12 @@ from tokensense.models.policy import Policy
 from tokensense.models.scorer import TOKENS_PER_ROW, score, scoring_settings
 from tokensense.probes.blocks import block_table
 from tokensense.probes.comparability import UNSCORED, limits
-from tokensense.probes.conditions import BASE_CONDITION, Condition, require_conditions, shown_text
+from tokensense.probes.conditions import (
+    BASE_CONDITION,
+    Condition,
+    require_conditions,
+    shown_text,
+)
 from tokensense.probes.contexts import (
     Problems,
     Survey,
@@ -41,12 +46,11 @@ from tokensense.probes.contexts import (
     survey,
     unique_tokens,
 )
+from tokensense.probes.resuming import as_started
 from tokensense.schema import BASE, PROBE, STATISTICS, Comparability
 from tokensense.segments import offsets
 from tokensense.store.archive import Archive
 from tokensense.store.layout import flag_coordinate
-from tokensense.store.probing import has_plan, header_of, read_plan
-from tokensense.store.tree import WORK
 
 # Scored tokens a block: about a minute, which is what a kill can cost.
 TOKENS_PER_BLOCK = {"cpu": 2**14}
@@ -125,8 +129,8 @@ def run_probes(
     )
     rollouts = archive.rollouts()
     problems = read_problems(rollouts, policy)
-    todo = _works(problems, policy, conditions_by_probe, tokens=tokens_per_block, settings=settings)
-    _require_same_conditions(archive, todo)
+    asked = _as_started(archive, conditions_by_probe)
+    todo = _works(archive, problems, policy, asked, tokens=tokens_per_block, settings=settings)
     began, scored = time.monotonic(), 0
     total = sum(int(work.survey.scored.sum()) for work in todo)
     done = sum(_done_tokens(archive, work) for work in todo)
@@ -179,8 +183,8 @@ def estimate(
         SchemaError: `tokens_per_block` is not positive.
     """
     problems = read_problems(archive.rollouts(), policy)
-    todo = _works(problems, policy, conditions_by_probe, tokens=tokens_per_block, settings={})
-    _require_same_conditions(archive, todo)
+    asked = _as_started(archive, conditions_by_probe)
+    todo = _works(archive, problems, policy, asked, tokens=tokens_per_block, settings={})
     probes: dict[str, dict[str, Any]] = {}
     for work in todo:
         fed, unique = _prompt_tokens(work, problems, policy)
@@ -226,6 +230,7 @@ def verdict_counts(comparability: np.ndarray) -> dict[str, int]:
 
 
 def _works(
+    archive: Archive,
     problems: Problems,
     policy: Policy,
     conditions_by_probe: Mapping[str, Sequence[Condition]],
@@ -253,37 +258,23 @@ def _works(
             "template_digest": policy.template_digest,
             **settings,
         }
-        blocks = block_table(problems.groups, seen.scored.tolist(), tokens=most)
+        blocks = archive.assembled_blocks(name)
+        left = [group for group in problems.groups if group[0] >= (blocks or [(0, 0)])[-1][1]]
+        blocks += block_table(left, seen.scored.tolist(), tokens=most)
         found.append(Work(name, tuple(conditions), seen, blocks, header))
     return found
 
 
-def _require_same_conditions(archive: Archive, todo: Sequence[Work]) -> None:
-    """Refuse other conditions for a probe that was started, before an hour goes into the others."""
-    for work in todo:
-        if archive.is_finished(work.name):
-            stored = header_of(archive.path, work.name)["conditions"]
-        elif has_plan(archive.path / WORK, work.name):
-            stored = read_plan(archive.path / WORK, work.name).header["conditions"]
-        else:
-            continue
-        asked = work.header["conditions"]
-        if stored != asked:
-            new, gone = (
-                [c["name"] for c in a if c not in b] for a, b in ((asked, stored), (stored, asked))
-            )
-            raise StoreError(
-                f"probe `{work.name}` needs the {len(stored)} conditions that it was started with; "
-                f"{len(asked)} came (new: {_some(new)}; missing: {_some(gone)}). Ask with the same "
-                "frames and families, give more conditions in a file of your own as a probe of "
-                "another name, or use another store; nothing was scored."
-            )
-
-
-def _some(names: Sequence[str]) -> str:
-    """The first few names, and how many more there are."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return (", ".join(names[:3]) or "none") + more
+def _as_started(
+    archive: Archive, conditions_by_probe: Mapping[str, Sequence[Condition]]
+) -> dict[str, Sequence[Condition]]:
+    """Conditions as the probes were started with; others are refused, before any is scored."""
+    return {
+        name: conditions
+        if (header := archive.header(name)) is None
+        else as_started(name, header["conditions"], conditions)
+        for name, conditions in conditions_by_probe.items()
+    }
 
 
 def _missing(archive: Archive, work: Work) -> list[int]:

@@ -14,8 +14,7 @@ Source: own work; the CF contiguous ragged array.
 """
 
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -26,22 +25,22 @@ import xarray as xr
 
 from tokensense.errors import LockError, StoreError
 from tokensense.schema import ROLLOUTS
+from tokensense.store import assembly, coverage, guard, layout, probing, provenance, tree
 from tokensense.store import blocks as block_files
-from tokensense.store import layout, probing, provenance, tree
 from tokensense.store.lock import WriterLock, read_holder
 from tokensense.store.probing import Plan
-from tokensense.store.tree import METADATA, WORK, OnEvent
+from tokensense.store.reading import Reader, node_path, require_name
+from tokensense.store.tree import METADATA, OnEvent
 
 Mode = Literal["a", "r", "blocks"]
-# Replaced never, and large: opened lazily. Other nodes can be replaced under a reader.
-IMMUTABLE = ("/rollouts", "/probes/")
+Join = Callable[[xr.Dataset, xr.Dataset], xr.Dataset]
 
 
 def _silent(event: str) -> None:
     """What happens at each step of writing: nothing; tests put faults here."""
 
 
-class Archive:
+class Archive(Reader):
     """A store on disk.
 
     Args:
@@ -68,10 +67,9 @@ class Archive:
         timeout: float = 2.0,
         on_event: OnEvent = _silent,
     ) -> None:
-        self.path = Path(path)
+        super().__init__(path)
         self.mode = mode
         self._on_event = on_event
-        self._work = self.path / WORK
         self._lock = WriterLock(self._work, timeout=timeout)
         self._plans: dict[str, Plan] = {}
         if mode == "a" and tree.is_new(self.path):
@@ -102,53 +100,6 @@ class Archive:
         self._plans.clear()
         self._lock.release(force=True)
 
-    # Reading
-
-    def nodes(self) -> list[str]:
-        """Paths of all finished nodes, "/rollouts" first."""
-        return list(tree.leaves(self.path))
-
-    def read(self, node: str) -> xr.Dataset:
-        """A node as it was written; /rollouts and /probes lazily, others loaded.
-
-        Raises:
-            StoreError: there is no such node, or its probe is not finished.
-        """
-        node = _node(node)
-        if not (self.path / node[1:] / METADATA).is_file():
-            raise StoreError(self._missing(node))
-        found = xr.open_dataset(
-            self.path,
-            engine="zarr",
-            group=node[1:],
-            consolidated=True,
-            chunks=None,
-            decode_times=False,
-            decode_timedelta=False,
-        )
-        if not node.startswith(IMMUTABLE):
-            found = found.load()
-        return layout.decode_texts(found)
-
-    def rollouts(self) -> xr.Dataset:
-        """Node /rollouts, lazily: `schema.ROLLOUTS`.
-
-        Raises:
-            StoreError: none were written yet.
-        """
-        return self.read("/rollouts")
-
-    def _missing(self, node: str) -> str:
-        name = node.removeprefix("/probes/")
-        have = ", ".join(self.nodes()) or "none"
-        if name != node and probing.has_plan(self._work, name):
-            plan, done = self._plan(name), self.done_blocks(name)
-            return (
-                f"reading {node} needs a finished probe; {len(done)} of {len(plan.blocks)} blocks "
-                "are done. Run the probe again: it goes on where it was."
-            )
-        return f"reading {node} needs that node in {self.path}; it has: {have}. Make it first."
-
     # Writing
 
     def write_rollouts(self, dataset: xr.Dataset) -> None:
@@ -161,7 +112,7 @@ class Archive:
             SchemaError: the Dataset is not as the schema says; every difference is named.
             StoreError: other rollouts are there already.
         """
-        offered = layout.conform(dataset, ROLLOUTS, what="/rollouts")
+        offered = guard.conform(dataset, ROLLOUTS, what="/rollouts")
         offered.attrs["digest"] = layout.content_digest(offered)
         with self._writing("/rollouts"):
             if (self.path / "rollouts" / METADATA).exists():
@@ -176,6 +127,44 @@ class Archive:
                 return
             self._publish("/rollouts", offered)
 
+    def append_rollouts(self, dataset: xr.Dataset, *, join: Join) -> int:
+        """Put more rollouts behind those of the store; the same ones again do nothing.
+
+        Probes keep what they have and go on with the new rollouts when they are run again; other
+        nodes have to be made again. Until then they are not read, and stay in the store.
+
+        Args:
+            dataset: `schema.ROLLOUTS`, as for `write_rollouts`.
+            join: makes one node of two, as `rollouts.joining.joined`.
+
+        Returns:
+            Rollouts that are new.
+
+        Raises:
+            SchemaError: the Dataset is not as the schema says; every difference is named.
+            StoreError: the rollouts do not go together, or a probe is under way. Nothing was
+                written.
+        """
+        offered = guard.conform(dataset, ROLLOUTS, what="appended rollouts")
+        added = layout.content_digest(offered)
+        with self._writing("more rollouts"):
+            if not (self.path / "rollouts" / METADATA).exists():
+                self._publish("/rollouts", offered.assign_attrs({coverage.DIGEST: added}))
+                return int(offered.sizes["rollout"])
+            stored = self.rollouts().load()
+            parts = coverage.parts_of(stored.attrs, stored.sizes["rollout"])
+            if not offered.sizes["rollout"] or added in (part.added for part in parts):
+                return 0
+            probing.require_none_unfinished(self._work)
+            both = guard.conform(join(stored, offered), ROLLOUTS, what="all rollouts")
+            guard.require_beginning(stored, both)
+            digest = layout.content_digest(both)
+            parts.append(coverage.Part(both.sizes["rollout"], digest, added, offered.attrs))
+            shown = json.dumps([part._asdict() for part in parts], sort_keys=True)
+            both.attrs |= {coverage.DIGEST: digest, coverage.PARTS: shown}
+            self._publish("/rollouts", both)
+        return int(offered.sizes["rollout"])
+
     def write_node(self, node: str, dataset: xr.Dataset) -> None:
         """Write or replace a node such as /stats/<analysis>, as a whole.
 
@@ -188,7 +177,7 @@ class Archive:
             StoreError: the path is not allowed.
             SchemaError: the Dataset holds what cannot be stored portably.
         """
-        node = _node(node)
+        node = node_path(node)
         if node.count("/") != 2 or node.split("/")[1] in ("rollouts", "probes"):
             raise StoreError(
                 f"a node needs a path such as /stats/<analysis>; it is {node!r}. "
@@ -196,7 +185,9 @@ class Archive:
             )
         encoded = layout.encode_texts(dataset, what=node)
         with self._writing(node):
-            self._publish(node, encoded)
+            rollouts = coverage.attributes_of(self.path, "/rollouts")
+            made_on = {coverage.MADE_ON: rollouts[coverage.DIGEST]} if rollouts else {}
+            self._publish(node, encoded.assign_attrs(made_on))
 
     def _publish(self, node: str, dataset: xr.Dataset) -> None:
         stamped = dataset.assign_attrs(
@@ -233,13 +224,17 @@ class Archive:
                 another policy, tokenizer or chat template; nothing was changed.
             LockError: another process writes to the store.
         """
-        _require_name(name)
+        require_name(name)
         with self._writing(f"probe {name!r}"):
             rollouts = self.rollouts()
-            plan = Plan.make(name, header, blocks, rollouts=rollouts)
-            probing.require_identity(self.path, plan, rollouts.attrs)
+            assembled = self.assembled_blocks(name)
             if self.is_finished(name):
+                blocks = assembled
+            plan = Plan.make(name, header, blocks, rollouts=rollouts, assembled=assembled)
+            probing.require_identity(self.path, plan, rollouts.attrs)
+            if assembled:
                 probing.require_equal(probing.header_of(self.path, name), plan.header, name)
+            if self.is_finished(name):
                 return []
             folder = probing.start(self._work, plan)
             damaged = block_files.clean(folder)
@@ -257,24 +252,8 @@ class Archive:
             )
         return missing
 
-    def is_finished(self, name: str) -> bool:
-        """Is the probe assembled?"""
-        return (self.path / "probes" / name / METADATA).is_file()
-
     def _plan(self, name: str) -> Plan:
-        """The plan of an unfinished probe."""
-        if name not in self._plans and not probing.has_plan(self._work, name):
-            raise StoreError(
-                f"blocks of probe {name!r} need a probe that was started; it was not, or it is "
-                "finished. Call start_probe first."
-            )
-        return self._plans.get(name) or probing.read_plan(self._work, name)
-
-    def done_blocks(self, name: str) -> set[int]:
-        """Numbers of the blocks that are done: of all blocks, if the probe is finished."""
-        if self.is_finished(name):
-            return set(range(len(probing.attributes_of(self.path, name)["block_stops"])))
-        return set(block_files.done(probing.folder_of(self._work, name)))
+        return self._plans.get(name) or super()._plan(name)
 
     def write_block(self, name: str, index: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Write one block; when this returns it survives a kill and a power cut.
@@ -298,20 +277,6 @@ class Archive:
         with tree.disk(folder, f"block {index} of probe {name!r}"):
             block_files.write(folder, index, arrays, on_event=self._on_event)
 
-    def read_block(self, name: str, index: int) -> dict[str, np.ndarray]:
-        """Arrays of a finished block of an unfinished probe.
-
-        Raises:
-            StoreError: it is not done, or damaged.
-        """
-        done = block_files.done(probing.folder_of(self._work, name))
-        if index not in done:
-            raise StoreError(
-                f"block {index} of probe {name!r} needs to be done; done are {sorted(done)[:20]}. "
-                "Run the probe again, or read the node if the probe is finished."
-            )
-        return block_files.read(done[index])
-
     def assemble_probe(
         self,
         name: str,
@@ -321,7 +286,7 @@ class Archive:
     ) -> None:
         """Make /probes/<name> of the blocks and remove them; gives the lock back.
 
-        Memory is that of one shard, whatever the number of tokens.
+        Memory is that of three shards, whatever the number of tokens.
 
         Args:
             name: the probe; if it is finished, nothing happens.
@@ -336,12 +301,13 @@ class Archive:
             if not self.is_finished(name):
                 plan = self._plan(name)
                 frame = plan.frame(coords, attrs or {}, rollouts=self.rollouts())
-                files = probing.all_blocks(self._work, plan)
+                files = assembly.all_blocks(self._work, plan)
+                node = self.path / "probes" / name
                 tree.publish(
                     self.path,
                     f"/probes/{name}",
-                    lambda folder: probing.assemble(
-                        folder, plan, files, frame=frame, on_event=self._on_event
+                    lambda folder: assembly.assemble(
+                        folder, plan, files, frame=frame, node=node, on_event=self._on_event
                     ),
                     on_event=self._on_event,
                 )
@@ -379,19 +345,4 @@ class Archive:
         return (
             f"writing {what} needs mode 'a'; this archive was opened with mode {self.mode!r}. "
             f"Open it with Archive({str(self.path)!r})."
-        )
-
-
-def _node(node: str) -> str:
-    """A node's path in its one spelling, "/stats/shifts"."""
-    parts = node.strip("/").split("/")
-    for part in parts:
-        _require_name(part)
-    return "/" + "/".join(parts)
-
-
-def _require_name(name: str) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_+-]*", name):
-        raise StoreError(
-            f"a node needs a name of letters, digits, '_', '-' and '+'; it is {name!r}. Rename it."
         )

@@ -16,9 +16,11 @@ import os
 import re
 import secrets
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +29,9 @@ from tokensense.store.tree import OnEvent, sync_folder
 
 NAME = re.compile(r"(\d{6,})-([0-9a-f]{64})\.npz")
 PIECE = 2**20
+THREADS = 4
+# Of a zip archive: bytes before the name of a member, and where the lengths of name and extra are.
+LOCAL_HEADER, LOCAL_NAME = 30, 26
 
 
 def write(folder: Path, index: int, arrays: Mapping[str, np.ndarray], *, on_event: OnEvent) -> Path:
@@ -45,7 +50,7 @@ def write(folder: Path, index: int, arrays: Mapping[str, np.ndarray], *, on_even
         StoreError: the block is there with other bytes.
     """
     buffer = io.BytesIO()
-    ordered: dict[str, Any] = {name: arrays[name] for name in sorted(arrays)}
+    ordered: dict[str, Any] = {n: np.ascontiguousarray(arrays[n]) for n in sorted(arrays)}
     np.savez(buffer, **ordered)
     payload = buffer.getbuffer()
     final = folder / f"{index:06d}-{hashlib.sha256(payload).hexdigest()}.npz"
@@ -102,24 +107,84 @@ def clean(folder: Path) -> list[int]:
     """
     for stray in folder.glob("*.part"):
         stray.unlink(missing_ok=True)
-    damaged = [index for index, path in done(folder).items() if not is_intact(path)]
+    blocks = done(folder)
+    with ThreadPoolExecutor(THREADS) as pool:  # sha256 leaves Python's lock to others
+        intact = dict(zip(blocks, pool.map(is_intact, blocks.values()), strict=True))
+    damaged = [index for index, good in intact.items() if not good]
     for index in damaged:
         for path in folder.glob(f"{index:06d}-*.npz"):
             path.unlink()
     return damaged
 
 
-def read(path: Path, *names: str) -> dict[str, np.ndarray]:
-    """Arrays of a block: all of them, after a look at the digest, or those named, by their CRC.
+def read(path: Path) -> dict[str, np.ndarray]:
+    """Arrays of a block, after a look at its digest.
 
     Raises:
         StoreError: the file is damaged.
     """
-    try:
-        if not names and not is_intact(path):
+    with _whole(path):
+        if not is_intact(path):
             raise ValueError("bytes that are not those of its name")
         with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-            return {name: found[name] for name in names or found.files}
+            return {name: found[name] for name in found.files}
+
+
+class Member(NamedTuple):
+    """An array (row, column) within a block's file, read by rows where it is wanted.
+
+    Mapping the file instead costs more than all else in assembly: a page fault for every few pages.
+    """
+
+    path: Path
+    start: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def read_into(self, target: np.ndarray, *, row: int, column: int) -> None:
+        """Fill `target` (row, column) from the rows and columns that begin at these.
+
+        Raises:
+            StoreError: the file ends too early.
+        """
+        width, size = self.shape[1], self.dtype.itemsize
+        with self.path.open("rb", buffering=0) as file:
+            for place, line in enumerate(target):
+                file.seek(self.start + ((row + place) * width + column) * size)
+                if file.readinto(memoryview(line).cast("B")) != line.nbytes:
+                    raise StoreError(
+                        f"a block needs a whole file; {self.path} ends too early. Run the probe "
+                        "again: damaged blocks are computed again, the others are kept."
+                    )
+
+
+def member(path: Path, name: str) -> Member:
+    """One array of a block whose digest was looked at before.
+
+    Raises:
+        StoreError: the file is damaged, or holds no such array.
+    """
+    with _whole(path), zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
+        version = np.lib.format.read_magic(file)
+        if version != (1, 0):
+            raise ValueError(f"NumPy's format {version}")
+        shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
+        if is_fortran:
+            raise ValueError("columns before rows")
+        # Nothing is compressed, so the array begins where its header ends.
+        info = archive.getinfo(f"{name}.npy")
+        with path.open("rb") as raw:
+            raw.seek(info.header_offset + LOCAL_NAME)
+            extra = sum(int.from_bytes(raw.read(2), "little") for _ in range(2))
+        start = info.header_offset + LOCAL_HEADER + extra + file.tell()
+        return Member(path, start, shape, dtype)
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[None]:
+    """What a damaged block is told by."""
+    try:
+        yield
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as cause:
         raise StoreError(
             f"a block needs a whole file; reading {path} gave {cause!r}. "

@@ -11,8 +11,7 @@ from typing import Any
 
 import xarray as xr
 
-from tokensense.store import blocks as block_files
-from tokensense.store import layout, probing, provenance
+from tokensense.store import coverage, layout, probing, provenance
 from tokensense.store.archive import Archive
 from tokensense.store.lock import read_holder
 from tokensense.store.tree import METADATA, WORK, read_json
@@ -41,7 +40,8 @@ def info(archive: Archive) -> dict[str, Any]:
         "nodes": {node: _node(archive, node) for node in archive.nodes()},
         "probes": {
             **{name: _finished(archive, name) for name in names},
-            **{name: _unfinished(work, name) for name in probing.unfinished(work)},
+            **{name: _behind(archive, name) for name in behind(archive, "probes")},
+            **{name: _unfinished(archive, name) for name in probing.unfinished(work)},
         },
         "holder": None if holder is None else holder._asdict(),
         "history": provenance.history(work),
@@ -49,14 +49,25 @@ def info(archive: Archive) -> dict[str, Any]:
 
 
 def names_in(archive: Archive, group: str) -> list[str]:
-    """Names of the finished nodes of a group.
+    """Names of the finished nodes of a group; those from before an append are left out.
 
     Args:
         archive: a store opened in any mode.
         group: as `probes` or `stats`.
     """
     prefix = f"/{group}/"
-    return [node.removeprefix(prefix) for node in archive.nodes() if node.startswith(prefix)]
+    return [
+        node.removeprefix(prefix)
+        for node in archive.nodes()
+        if node.startswith(prefix) and archive.has(node)
+    ]
+
+
+def behind(archive: Archive, group: str) -> list[str]:
+    """Names of the nodes of a group that were made before rollouts were appended."""
+    current, prefix = names_in(archive, group), f"/{group}/"
+    names = [node.removeprefix(prefix) for node in archive.nodes() if node.startswith(prefix)]
+    return [name for name in names if name not in current]
 
 
 def size_of(folder: Path) -> int:
@@ -84,7 +95,7 @@ def _node(archive: Archive, node: str) -> dict[str, Any]:
 
 
 def _finished(archive: Archive, name: str) -> dict[str, Any]:
-    blocks = len(probing.attributes_of(archive.path, name)["block_stops"])
+    blocks = len(archive.assembled_blocks(name))
     return {
         "state": "finished",
         "blocks": blocks,
@@ -94,13 +105,22 @@ def _finished(archive: Archive, name: str) -> dict[str, Any]:
     }
 
 
-def _unfinished(work: Path, name: str) -> dict[str, Any]:
-    plan, folder = probing.read_plan(work, name), probing.folder_of(work, name)
-    done = block_files.done(folder)
+def _behind(archive: Archive, name: str) -> dict[str, Any]:
+    """A probe that has not seen the rollouts that were appended after it."""
+    return {
+        **_finished(archive, name),
+        "state": "unfinished",
+        "rollouts_done": coverage.covered(archive.path, f"/probes/{name}"),
+    }
+
+
+def _unfinished(archive: Archive, name: str) -> dict[str, Any]:
+    work = archive.path / WORK
+    blocks, done = len(probing.read_plan(work, name).blocks), archive.done_blocks(name)
     return {
         "state": "unfinished",
-        "blocks": len(plan.blocks),
+        "blocks": blocks,
         "done": len(done),
-        "missing": [index for index in range(len(plan.blocks)) if index not in done],
-        "bytes": size_of(folder),
+        "missing": [index for index in range(blocks) if index not in done],
+        "bytes": size_of(probing.folder_of(work, name)),
     }

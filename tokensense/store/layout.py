@@ -20,9 +20,7 @@ import numpy as np
 import xarray as xr
 from zarr.codecs import BloscCodec, Crc32cCodec
 
-from tokensense.checks import require_lengths
 from tokensense.errors import SchemaError
-from tokensense.schema import Variable, attributes
 
 # An array up to this many elements is one chunk: a small store should not be a thousand files.
 SMALL = 2**20
@@ -31,9 +29,6 @@ SHARD = 2**20
 # A shard is what assembly holds in memory, so a probe of 200 conditions may not put all in one.
 CONDITIONS_PER_SHARD = 16
 
-# CF contiguous ragged arrays: the array of lengths -> the array whose dimension it cuts up.
-RAGGED = {"length": "token_id", "prompt_length": "prompt_id", "text_length": "text_byte"}
-TEXT_ROWS = ("problem_name", "question", "answer", "rollout_name", "generator", "vocab_text")
 # xarray would turn numbers with these units into time spans when it reads them back.
 TIME_UNITS = frozenset(
     ["days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds"]
@@ -100,90 +95,6 @@ def write_dataset(dataset: xr.Dataset, folder: Path) -> None:
         # A chunk that is not there is a lost one, never an empty one.
         write_empty_chunks=True,
     )
-
-
-def conform(dataset: xr.Dataset, table: Mapping[str, Variable], *, what: str) -> xr.Dataset:
-    """Check a Dataset against a schema table and give it the table's order and attributes.
-
-    Args:
-        dataset: variables as in `table`, dims in any order.
-        table: `schema.ROLLOUTS` or `schema.PROBE`.
-        what: name of the Dataset in messages.
-
-    Returns:
-        A Dataset with the variables in the table's order, dims in the table's order, the schema's
-        attributes and no encoding. Coordinates are not allowed and nothing is converted silently.
-
-    Raises:
-        SchemaError: every difference is named, or a value is out of its range.
-    """
-    wrong = [f"`{name}` is missing" for name in table if name not in dataset.variables]
-    wrong += [f"`{name}` is not known" for name in dataset.variables if name not in table]
-    for name, variable in table.items():
-        if name in dataset.variables:
-            wrong += _differences_of(name, dataset[name], variable)
-    if wrong:
-        raise SchemaError(
-            f"{what} needs the variables of the schema; it differs: {'; '.join(wrong)}. "
-            "Build it with the function that makes such nodes, or convert by hand; "
-            "nothing was written."
-        )
-    arrays = {
-        name: (variable.dims, dataset[name].transpose(*variable.dims).values, attributes(variable))
-        for name, variable in table.items()
-    }
-    found = xr.Dataset(arrays, attrs=plain_attributes(dataset.attrs, what=what))
-    for name, target in RAGGED.items():
-        if name in found and target in found:
-            require_lengths(f"{what}: {name}", found[name].values, found[target].size)
-            found[name].attrs["sample_dimension"] = table[target].dims[0]
-    _require_values(found, table, what=what)
-    return found
-
-
-def _differences_of(name: str, array: xr.DataArray, variable: Variable) -> list[str]:
-    """What is wrong with one array's dims or dtype."""
-    wrong = []
-    if sorted(map(str, array.dims)) != sorted(variable.dims):
-        wrong.append(f"`{name}` needs dims {variable.dims}, it has {array.dims}")
-    if array.dtype != np.dtype(variable.dtype):
-        wrong.append(f"`{name}` needs dtype {variable.dtype}, it has {array.dtype}")
-    return wrong
-
-
-def _require_values(dataset: xr.Dataset, table: Mapping[str, Variable], *, what: str) -> None:
-    """Flags are known ones, indices point at something, ids are not negative."""
-    for name, variable in table.items():
-        if variable.flags is not None:
-            require_flags(dataset[name].values, variable, what=f"{what}: `{name}`")
-    bounds = {name: (-1, dataset.sizes["text"]) for name in TEXT_ROWS if name in dataset}
-    if "problem_of" in dataset:
-        bounds["problem_of"] = (0, dataset.sizes["problem"])
-    for name in ("token_id", "prompt_id", "vocab_id"):
-        if name in dataset:
-            bounds[name] = (0, 2**31)
-    for name, (low, stop) in bounds.items():
-        bad = np.flatnonzero((dataset[name].values < low) | (dataset[name].values >= stop))
-        if bad.size:
-            raise SchemaError(
-                f"{what}: `{name}` needs values of {low} to {stop - 1}; at {bad[0]} it has "
-                f"{dataset[name].values[bad[0]]} ({bad.size} such). Check how it was built."
-            )
-
-
-def require_flags(values: np.ndarray, variable: Variable, *, what: str) -> None:
-    """Check that an enumeration holds known values only.
-
-    Raises:
-        SchemaError: it does not; the unknown values are named.
-    """
-    known = [int(member) for member in variable.flags or ()]
-    unknown = np.setdiff1d(values, known)
-    if unknown.size:
-        raise SchemaError(
-            f"{what} needs one of the flags {known}; it has {unknown[:5].tolist()}. "
-            "Use the enumeration of tokensense.schema."
-        )
 
 
 def plain_attributes(attrs: Mapping[Any, Any], *, what: str) -> dict[str, Any]:
@@ -337,14 +248,14 @@ def differences(stored: xr.Dataset, offered: xr.Dataset) -> list[str]:
             shapes = [f"{v.dtype} {dict(zip(v.dims, v.shape, strict=True))}" for v in (one, two)]
             found.append(f"`{name}` is {shapes[0]} in the store, {shapes[1]} now")
             continue
-        same = _equal(one.values, two.values)
+        same = equal(one.values, two.values)
         if not same.all():
             found.append(f"`{name}` differs in {(~same).sum()} of {same.size} values")
         found += attribute_differences(one.attrs, two.attrs, prefix=f"`{name}` ")
     return found + attribute_differences(stored.attrs, offered.attrs)
 
 
-def _equal(one: np.ndarray, two: np.ndarray) -> np.ndarray:
+def equal(one: np.ndarray, two: np.ndarray) -> np.ndarray:
     """Equal bit for bit as numbers go: NaN equals NaN."""
     same = one == two
     if one.dtype.kind == "f":

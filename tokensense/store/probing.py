@@ -1,12 +1,10 @@
-"""A probe between its start and its end: the plan, its blocks, and the assembly of flat arrays.
+"""A probe between its start and its end: the plan, and what has to agree with it.
 
 Reads  a header, rollout ranges, and block files.
-Gives  `.work/probes/<name>/plan.json` beside the blocks, and at the end the probe's zarr group.
+Gives  `.work/probes/<name>/plan.json` beside the blocks.
 Sign   none of its own.
 
-The plan holds everything that decides the probe's bytes. Ragged blocks cannot end on the borders of
-zarr's regular shards, and misaligned writers lose data without a word: so blocks are files of their
-own until one writer copies them into shards, one shard at a time.
+The plan holds everything that decides the probe's bytes.
 
 Source: own work.
 """
@@ -20,14 +18,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
-import zarr
 
 from tokensense.errors import SchemaError, StoreError
-from tokensense.schema import PROBE, attributes
-from tokensense.segments import offsets
-from tokensense.store import blocks as block_files
-from tokensense.store import layout, provenance
-from tokensense.store.tree import METADATA, WORK, OnEvent, read_json, sync_folder, write_json
+from tokensense.schema import PROBE
+from tokensense.store import coverage, guard, layout, provenance
+from tokensense.store.tree import METADATA, WORK, read_json, sync_folder, write_json
 
 PLAN = "plan.json"
 CONDITIONS = "conditions"
@@ -37,7 +32,8 @@ class Plan(NamedTuple):
     """What decides the bytes of a probe.
 
     `blocks` are rollouts [start, stop), `tokens` the response tokens of each block, `rollouts` the
-    digest of the rollouts that it was started on, `stamp` by what it was first started.
+    digest of the rollouts that it was started on, `stamp` by what it was first started. The first
+    `kept` blocks are in the probe's node already: rollouts were appended after it.
     """
 
     name: str
@@ -46,6 +42,7 @@ class Plan(NamedTuple):
     tokens: list[int]
     rollouts: str
     stamp: dict[str, Any]
+    kept: int = 0
 
     @classmethod
     def make(
@@ -55,13 +52,20 @@ class Plan(NamedTuple):
         blocks: Sequence[tuple[int, int]],
         *,
         rollouts: xr.Dataset,
+        assembled: Sequence[tuple[int, int]] = (),
     ) -> "Plan":
-        """Check header and blocks against the rollouts of the store.
+        """Check header and blocks against the rollouts of the store and the blocks of the node.
 
         Raises:
-            SchemaError: the header is not JSON or lacks a key, or blocks have gaps.
+            SchemaError: the header is not JSON or lacks a key, blocks have gaps, or the first ones
+                are not those that the node has.
         """
         plain = _plain_header(header, name)
+        if list(blocks[: len(assembled)]) != list(assembled):
+            raise SchemaError(
+                f"probe {name!r} has {len(assembled)} blocks and needs to go on after them; the "
+                "first ones given are others. Begin with Archive.assembled_blocks(name)."
+            )
         length = rollouts["length"].values.astype(np.int64)
         stop = 0
         for index, block in enumerate(blocks):
@@ -84,6 +88,7 @@ class Plan(NamedTuple):
             tokens=[int(length[start:end].sum()) for start, end in blocks],
             rollouts=str(rollouts.attrs["digest"]),
             stamp=provenance.stamp(),
+            kept=len(assembled),
         )
 
     @property
@@ -109,6 +114,8 @@ class Plan(NamedTuple):
         what = f"block {index} of probe {self.name!r}"
         if not 0 <= index < len(self.blocks):
             raise SchemaError(f"{what} needs a number below {len(self.blocks)}. Check the plan.")
+        if index < self.kept:
+            raise SchemaError(f"{what} is in the store already. Leave out blocks that are done.")
         wrong = [f"`{name}` is missing" for name in PROBE if name not in arrays]
         wrong += [f"`{name}` is not known" for name in arrays if name not in PROBE]
         sizes = self.sizes_of(index)
@@ -125,7 +132,7 @@ class Plan(NamedTuple):
             )
         for name, variable in PROBE.items():
             if variable.flags is not None:
-                layout.require_flags(arrays[name], variable, what=f"{what}: `{name}`")
+                guard.require_flags(arrays[name], variable, what=f"{what}: `{name}`")
 
     def frame(
         self,
@@ -159,7 +166,7 @@ class Plan(NamedTuple):
         own = {
             "header": json.dumps(self.header, sort_keys=True),
             "block_stops": [stop for _, stop in self.blocks],
-            "rollouts_digest": self.rollouts,
+            coverage.MADE_ON: self.rollouts,
             layout.PROVENANCE: json.dumps(self.stamp, sort_keys=True),
         }
         node = xr.Dataset({"length": length.load()}, coords=bare, attrs={**attrs, **own})
@@ -206,15 +213,9 @@ def unfinished(work: Path) -> list[str]:
     return sorted(path.parent.name for path in (work / "probes").glob(f"*/{PLAN}"))
 
 
-def attributes_of(store: Path, name: str) -> dict[str, Any]:
-    """Attributes of a finished probe, without opening its arrays."""
-    found = read_json(store / "probes" / name / METADATA, what=f"probe {name!r}")
-    return dict(found["attributes"])
-
-
 def header_of(store: Path, name: str) -> dict[str, Any]:
-    """Header of a finished probe."""
-    return dict(json.loads(attributes_of(store, name)["header"]))
+    """Header of a probe that has a node."""
+    return dict(json.loads(coverage.attributes_of(store, f"/probes/{name}")["header"]))
 
 
 def require_equal(stored: Mapping[str, Any], offered: Mapping[str, Any], name: str) -> None:
@@ -253,6 +254,19 @@ def require_identity(store: Path, plan: Plan, rollouts: Mapping[Any, Any]) -> No
             )
 
 
+def require_none_unfinished(work: Path) -> None:
+    """Check that no probe is under way, whose rollouts are fixed.
+
+    Raises:
+        StoreError: there is one.
+    """
+    if names := unfinished(work):
+        raise StoreError(
+            f"appending rollouts needs a store without unfinished probes; unfinished are {names}. "
+            "Run them to their end first; nothing was written."
+        )
+
+
 def start(work: Path, plan: Plan) -> Path:
     """Write the plan, or check it against the one that is there.
 
@@ -279,76 +293,6 @@ def start(work: Path, plan: Plan) -> Path:
             stacklevel=3,
         )
     return folder
-
-
-def all_blocks(work: Path, plan: Plan) -> list[Path]:
-    """Files of all blocks in order, each checked against its digest.
-
-    Raises:
-        StoreError: some are missing or damaged; the damaged ones are removed.
-    """
-    folder = folder_of(work, plan.name)
-    damaged = block_files.clean(folder)
-    done = block_files.done(folder)
-    missing = [index for index in range(len(plan.blocks)) if index not in done]
-    if missing:
-        raise StoreError(
-            f"assembling probe {plan.name!r} needs all {len(plan.blocks)} blocks; missing are "
-            f"{missing[:20]}" + (f", of them damaged {damaged}" if damaged else "") + ". "
-            "Run the probe again: it computes the missing blocks."
-        )
-    return [done[index] for index in range(len(plan.blocks))]
-
-
-def assemble(
-    folder: Path, plan: Plan, files: Sequence[Path], *, frame: xr.Dataset, on_event: OnEvent
-) -> None:
-    """Write the probe's zarr group: coordinates, then each variable shard by shard."""
-    layout.write_dataset(frame, folder)
-    group = zarr.open_group(folder, mode="r+", zarr_format=3)
-    rollouts = [stop - start for start, stop in plan.blocks]
-    for name, variable in PROBE.items():
-        lengths = plan.tokens if variable.dims[1] == "token" else rollouts
-        edges = offsets(np.array(lengths, np.int64))
-        dtype = np.dtype(variable.dtype)
-        shape = (plan.conditions, int(edges[-1]))
-        array = group.create_array(
-            name,
-            shape=shape,
-            dtype=dtype,
-            dimension_names=variable.dims,
-            attributes=layout.plain_attributes(attributes(variable), what=name),
-            # A chunk that is not there is a lost one, never an empty one.
-            config={"write_empty_chunks": True},
-            **layout.storage(shape, dtype),
-        )
-        _fill(array, name, files, edges=edges, on_event=on_event)
-
-
-def _fill(
-    array: "zarr.Array[Any]",
-    name: str,
-    files: Sequence[Path],
-    *,
-    edges: np.ndarray,
-    on_event: OnEvent,
-) -> None:
-    """Copy one variable of all blocks, one shard (or lone chunk) in memory at a time."""
-    rows, columns = array.shards or array.chunks
-    for left in range(0, array.shape[1], columns):
-        right = min(left + columns, array.shape[1])
-        first = int(np.searchsorted(edges, left, "right")) - 1
-        last = int(np.searchsorted(edges, right, "left"))
-        for top in range(0, array.shape[0], rows):
-            bottom = min(top + rows, array.shape[0])
-            shard = np.empty((bottom - top, right - left), array.dtype)
-            for index in range(first, last):
-                low, high = max(left, edges[index]), min(right, edges[index + 1])
-                part = block_files.read(files[index], name)[name]
-                inside = slice(low - edges[index], high - edges[index])
-                shard[:, low - left : high - left] = part[top:bottom, inside]
-            array[top:bottom, left:right] = shard
-            on_event("assemble:shard")
 
 
 def remove(work: Path, name: str) -> None:

@@ -60,6 +60,23 @@ def require_format(path: Path) -> None:
     Raises:
         StoreError: there is none, it is not ours, or its format version is another.
     """
+    version = format_of(path)
+    if version == FORMAT_VERSION:
+        return
+    newer = version > FORMAT_VERSION
+    raise StoreError(
+        f"this tokensense needs a store of format {FORMAT_VERSION}; {path} has format {version}. "
+        + ("Install a newer tokensense" if newer else f"Run `tokensense info {path} --repair`")
+        + "; plain xarray.open_datatree reads it in any case. Nothing was changed."
+    )
+
+
+def format_of(path: Path) -> int:
+    """Format version of a store.
+
+    Raises:
+        StoreError: there is none, or it is not ours.
+    """
     if not (path / METADATA).is_file():
         raise StoreError(
             f"a store needs a folder with {METADATA}, made by tokensense; {path} "
@@ -68,19 +85,12 @@ def require_format(path: Path) -> None:
         )
     found = read_json(path / METADATA, what="opening a store")
     version = found.get("attributes", {}).get("format_version")
-    if version == FORMAT_VERSION:
-        return
     if not isinstance(version, int):
         raise StoreError(
             f"a store needs attribute format_version; the zarr group {path} has {version!r}. "
             "It was not made by tokensense: give another path."
         )
-    newer = version > FORMAT_VERSION
-    raise StoreError(
-        f"this tokensense needs a store of format {FORMAT_VERSION}; {path} has format {version}. "
-        + ("Install a newer tokensense" if newer else "Open it with the version that made it")
-        + "; plain xarray.open_datatree reads it in any case. Nothing was changed."
-    )
+    return version
 
 
 @contextmanager
@@ -173,16 +183,29 @@ def write_group(folder: Path, attributes: dict[str, Any]) -> None:
     )
 
 
-def consolidate(folder: Path, *, without: str | None = None) -> dict[str, Any]:
+def consolidate(folder: Path, *, without: str | None = None) -> None:
     """Bring the consolidated metadata of a group and of every group below it up to date.
 
     Args:
         folder: the group.
         without: a node, as a path below `folder`, that readers shall not see.
-
-    Returns:
-        Metadata of all members, name -> JSON, as zarr lays them out.
     """
+    for group, fresh in outdated(folder, without=without).items():
+        write_json(group / METADATA, fresh)
+
+
+def outdated(folder: Path, *, without: str | None = None) -> dict[Path, dict[str, Any]]:
+    """Groups whose consolidated metadata are not those of their members, and what they should be.
+
+    Args as for `consolidate`; the innermost groups come first.
+    """
+    found: dict[Path, dict[str, Any]] = {}
+    _gather(folder, without, found)
+    return found
+
+
+def _gather(folder: Path, without: str | None, found: dict[Path, dict[str, Any]]) -> dict[str, Any]:
+    """Metadata of all members of a group, name -> JSON, as zarr lays them out."""
     members: dict[str, Any] = {}
     for child in _members(folder):
         if child.name == without:
@@ -191,14 +214,14 @@ def consolidate(folder: Path, *, without: str | None = None) -> dict[str, Any]:
         members[child.name] = own
         if own["node_type"] == "group":
             top, _, rest = (without or "").partition("/")
-            below = consolidate(child, without=rest if top == child.name else None)
+            below = _gather(child, rest if top == child.name else None, found)
             members |= {f"{child.name}/{name}": metadata for name, metadata in below.items()}
             members[child.name] = _group(own["attributes"], {})
     ordered = dict(sorted(members.items(), key=_zarr_order))
     own = read_json(folder / METADATA, what="consolidating metadata")
     fresh = _group(own["attributes"], ordered)
     if fresh != own:
-        write_json(folder / METADATA, fresh)
+        found[folder] = fresh
     return ordered
 
 
@@ -291,6 +314,12 @@ def _finish(store: Path, label: str, *, on_event: OnEvent) -> None:
     shutil.rmtree(trash, ignore_errors=True)
 
 
+def strays(store: Path) -> list[Path]:
+    """Small files that a kill left half written."""
+    depths = ("", "*/", "*/*/")
+    return [path for depth in depths for path in store.glob(f"{depth}.*.part")]
+
+
 def roll_forward(store: Path, *, on_event: OnEvent) -> list[str]:
     """Finish what a killed writer had committed, drop what it had not; the caller holds the lock.
 
@@ -298,8 +327,7 @@ def roll_forward(store: Path, *, on_event: OnEvent) -> list[str]:
         Nodes that were finished.
     """
     work = store / WORK
-    strays = (store.glob(f"{depth}.*.part") for depth in ("", "*/", "*/*/"))
-    for stray in [path for found in strays for path in found]:
+    for stray in strays(store):
         stray.unlink(missing_ok=True)
     shutil.rmtree(work / "building", ignore_errors=True)
     labels = sorted(entry.name for entry in (work / "ready").glob("*"))
@@ -308,6 +336,14 @@ def roll_forward(store: Path, *, on_event: OnEvent) -> list[str]:
     consolidate(store)
     shutil.rmtree(work / "trash", ignore_errors=True)
     for probe in (work / "probes").glob("*"):
-        if (store / "probes" / probe.name / METADATA).exists():
+        if _is_assembled(store / "probes" / probe.name / METADATA, probe / "plan.json"):
             shutil.rmtree(probe, ignore_errors=True)
     return ["/" + label.replace("@", "/") for label in labels]
+
+
+def _is_assembled(node: Path, plan: Path) -> bool:
+    """Is the probe's node that of its plan, and not one from before rollouts were appended?"""
+    if not node.is_file() or not plan.is_file():
+        return node.is_file()
+    made_on = read_json(node, what="a probe")["attributes"].get("rollouts_digest")
+    return bool(made_on == read_json(plan, what="the plan of a probe").get("rollouts"))
