@@ -102,7 +102,7 @@ def test_kill_at_a_fault_point(processes, uninterrupted, tmp_path, fault, occurr
     if fault == "assemble:shard":
         (building,) = (path / WORK / "building").iterdir()
         assert (building / "logp").is_dir()
-        assert not (building / "p_max").exists()
+        assert not (path / "probes" / "opposed").exists()
     # Whatever the moment, plain xarray opens what is there, and sees no probe or a whole one.
     with xr.open_datatree(path) as tree:
         if "probes" in tree.children:

@@ -125,7 +125,7 @@ def read(path: Path) -> dict[str, np.ndarray]:
     """
     with _whole(path):
         if not is_intact(path):
-            raise ValueError("bytes that are not those of its name")
+            raise _damaged(path, "bytes that are not those of its name")
         with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
             return {name: found[name] for name in found.files}
 
@@ -166,11 +166,9 @@ def member(path: Path, name: str) -> Member:
     """
     with _whole(path), zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
         version = np.lib.format.read_magic(file)
-        if version != (1, 0):
-            raise ValueError(f"NumPy's format {version}")
         shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
-        if is_fortran:
-            raise ValueError("columns before rows")
+        if version != (1, 0) or is_fortran:
+            raise _damaged(path, f"NumPy's format {version}, columns first: {is_fortran}")
         # Nothing is compressed, so the array begins where its header ends.
         info = archive.getinfo(f"{name}.npy")
         with path.open("rb") as raw:
@@ -185,8 +183,14 @@ def _whole(path: Path) -> Iterator[None]:
     """What a damaged block is told by."""
     try:
         yield
+    except StoreError:
+        raise
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as cause:
-        raise StoreError(
-            f"a block needs a whole file; reading {path} gave {cause!r}. "
-            "Run the probe again: damaged blocks are computed again, the others are kept."
-        ) from cause
+        raise _damaged(path, repr(cause)) from cause
+
+
+def _damaged(path: Path, what: str) -> StoreError:
+    return StoreError(
+        f"a block needs a whole file; reading {path} gave {what}. Run the probe again: damaged "
+        "blocks are computed again, the others are kept."
+    )
