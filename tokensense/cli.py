@@ -360,9 +360,8 @@ def info(
 
     done = health.repair(store) if repair else []
     left = health.check(store)
-    shown = [*done, *findings(left)] or ["nothing was found"]
     result = {"done": done, "findings": [finding._asdict() for finding in left]}
-    _show(result, shown, as_json=as_json)
+    _show(result, [*done, *findings(left)] or ["nothing was found"], as_json=as_json)
     if left:
         raise typer.Exit(1)
 
