@@ -45,6 +45,8 @@ ALLOWED: dict[str, Allowed] = {
     "store": Allowed(GROUND),
     # probes: what is asked is decided without a model; only scoring meets model and store
     "probes": Allowed(DESCRIPTION),
+    "probes.node": Allowed(DESCRIPTION | {"store"}),
+    "probes.work": Allowed(DESCRIPTION | {"store"}),
     "probes.rescore": Allowed(DESCRIPTION | {"models", "store"}),
     "probes.replicas": Allowed(DESCRIPTION | {"models", "store"}),
     # downstream: arrays in, results out, never a model
@@ -65,6 +67,7 @@ ALLOWED: dict[str, Allowed] = {
     "assignment": Allowed(GROUND | {"credit", "stats", "study"}),
     "demo": Allowed({"errors", "models", "stats", "study", "assignment"}),
     "cli": Allowed({"tokensense", "errors", "schema", "demo", "importing"}),
+    "__main__": Allowed({"cli"}),
     "__init__": Allowed({"study", "assignment", "models", "figures"}),
 }
 # Importing one of these costs a second or a gigabyte, or ties us to a framework.

@@ -199,6 +199,9 @@ class Study:
     ) -> dict[str, Any]:
         """Score the stored tokens again under named conditions; goes on where it stopped.
 
+        Several processes share the work where a launcher has started them; see
+        `models.processes`. Every one of them makes the same call.
+
         Args:
             policy: scores.
             probes: names from `tokensense.probes.CATALOGUE`; None for `opposed`, `placebo` and
@@ -222,8 +225,10 @@ class Study:
             ConditionError: the conditions cannot be built for this policy, or `name` is that of a
                 shipped probe.
             StoreError: no rollouts, another policy, or the probe has other conditions there.
-            LockError: another process is writing.
+            LockError: another run is writing.
+            ProcessError: fewer processes came than were asked for, or one ended early.
         """
+        from tokensense.models.processes import together
         from tokensense.probes import CATALOGUE, replicas, rescore, templates
 
         Archive(self.path, mode="r").rollouts()  # a store that is not there is not made here
@@ -236,15 +241,20 @@ class Study:
         if conditions is not None:
             templates.require_own_name(name)
             chosen[name] = templates.from_file(conditions)
-        with self.archive() as archive:
-            if dry_run:
-                return rescore.estimate(archive, policy, chosen)
-            done = rescore.run_probes(archive, policy, chosen, progress=progress)
-            try:
-                floor = replicas.measure(archive, policy)
-            except StatisticsError as reason:  # all is scored, and nothing of it comparable
-                floor = {"not_estimable": str(reason)}
-            return {**done, "numerical_floor": floor}
+        if dry_run:
+            return rescore.estimate(self.archive(), policy, chosen)
+        with together() as processes:
+            mode = self.mode if processes.is_first else "blocks"
+            with Archive(self.path, mode=mode) as archive:
+                done = rescore.run_probes(
+                    archive, policy, chosen, processes=processes, progress=progress
+                )
+                with processes.first_goes_first():
+                    try:
+                        floor = replicas.measure(archive, policy)
+                    except StatisticsError as reason:  # all is scored, nothing of it comparable
+                        floor = {"not_estimable": str(reason)}
+                return {**done, "numerical_floor": floor}
 
     def tokens(self, probes: Sequence[str] | None = None) -> xr.Dataset:
         """One flat Dataset of all response tokens under all conditions; see `flat.flat_tokens`.
