@@ -6,7 +6,8 @@ Gives  together, Processes, own_device.
 
 Nothing here takes part in a forward pass. A gloo group of its own, on CUDA too, carries a list from
 process 0 to the others and barriers between them. The system closes the connections of a process
-that dies, so waiting for it ends at once; waiting for one that hangs ends after `PATIENCE`.
+that dies, and one that fails says so on the group's board: waiting for it ends at once. Waiting for
+one that hangs ends after `PATIENCE`.
 
 `accelerate launch` without `--multi_gpu` starts one process on a machine without GPUs, however many
 were asked for, and says nothing. It leaves a mark, though: MASTER_PORT, set where more than one was
@@ -18,7 +19,7 @@ Source: torch.distributed; accelerate 1.x (`prepare_simple_launcher_cmd_env`).
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -32,6 +33,7 @@ ARRIVAL = timedelta(minutes=30)
 # For another's share of the blocks; a process that has died is noticed at once.
 PATIENCE = timedelta(days=1)
 POLL = 0.2  # seconds
+FAILED = "failed"
 
 
 def _nothing() -> None:
@@ -64,8 +66,9 @@ class Processes(NamedTuple):
         """
         held = torch.tensor(flags, dtype=torch.uint8)
         if self.group is not None:
-            with self._attentive():
-                dist.broadcast(held, group_src=0, group=self.group)
+            self._see_through(
+                dist.broadcast(held, group_src=0, group=self.group, async_op=True), _nothing
+            )
         return [bool(flag) for flag in held.tolist()]
 
     def wait(self, meanwhile: Callable[[], None] = _nothing) -> None:
@@ -77,14 +80,8 @@ class Processes(NamedTuple):
         Raises:
             ProcessError: one of them has ended without coming here, or hangs.
         """
-        if self.group is None:
-            return
-        with self._attentive():
-            pending = dist.barrier(self.group, async_op=True)
-            while not pending.is_completed():
-                meanwhile()
-                time.sleep(POLL)
-            pending.wait()
+        if self.group is not None:
+            self._see_through(dist.barrier(self.group, async_op=True), meanwhile)
 
     @contextmanager
     def first_goes_first(self) -> Iterator[None]:
@@ -95,16 +92,22 @@ class Processes(NamedTuple):
         if self.is_first:
             self.wait()
 
-    @contextmanager
-    def _attentive(self) -> Iterator[None]:
-        """Say what it means when a message does not get through."""
+    def _see_through(self, message: "dist.Work", meanwhile: Callable[[], None]) -> None:
+        """Wait until a message has got through, or can no longer."""
+        assert self.group is not None
+        board = self.group.get_group_store()
         try:
-            yield
+            while not message.is_completed():
+                if board.check([FAILED]):
+                    raise RuntimeError(f"number {board.get(FAILED).decode()} failed")
+                meanwhile()
+                time.sleep(POLL)
+            message.wait()
         except RuntimeError as cause:
             raise ProcessError(
-                f"a run of {self.size} processes needs all of them to its end; to number "
-                f"{self.rank}, another one has ended or does not answer ({cause}). Look for its "
-                "own message. Blocks that are done are kept: run the same command again."
+                f"a run of {self.size} processes needs all of them to its end; as number "
+                f"{self.rank} sees it, another one has ended or does not answer ({cause}). Look "
+                "for its own message. Blocks that are done are kept: run the same command again."
             ) from cause
 
 
@@ -139,6 +142,13 @@ def together(*, arrival: timedelta = ARRIVAL) -> Iterator[Processes]:
         ) from cause
     try:
         yield Processes(dist.get_rank(), count, group)
+    except ProcessError:  # another one failed, and has said so
+        raise
+    except BaseException:
+        # Its connections close when the process ends, which in a notebook may be never.
+        with suppress(RuntimeError):
+            group.get_group_store().set(FAILED, str(dist.get_rank()))
+        raise
     finally:
         # The default group stays: it is the launcher's, and torch makes it once a process.
         dist.destroy_process_group(group)

@@ -269,6 +269,7 @@ def _score_blocks(
         archive.write_block(work.name, index, arrays)
         look()
     processes.wait(look)
+    look()
     return sum(costs)
 
 
