@@ -16,7 +16,7 @@ import xarray as xr
 
 from tokensense import generation, ingestion
 from tokensense.checks import require_member
-from tokensense.errors import StatisticsError, StoreError
+from tokensense.errors import StoreError
 from tokensense.flat import flat_tokens
 from tokensense.rollouts.trajectory import Imported, assemble
 from tokensense.schema import BASE
@@ -250,11 +250,7 @@ class Study:
                     archive, policy, chosen, processes=processes, progress=progress
                 )
                 with processes.first_goes_first():
-                    try:
-                        floor = replicas.measure(archive, policy)
-                    except StatisticsError as reason:  # all is scored, nothing of it comparable
-                        floor = {"not_estimable": str(reason)}
-                return {**done, "numerical_floor": floor}
+                    return {**done, "numerical_floor": replicas.floor(archive, policy)}
 
     def tokens(self, probes: Sequence[str] | None = None) -> xr.Dataset:
         """One flat Dataset of all response tokens under all conditions; see `flat.flat_tokens`.
