@@ -14,6 +14,7 @@ STANDARD = {
     "LockError": OSError,
     "MissingExtraError": ImportError,
     "PolicyError": ValueError,
+    "ProcessError": RuntimeError,
     "SchemaError": ValueError,
     "StatisticsError": ValueError,
     "StoreError": OSError,

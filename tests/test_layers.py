@@ -45,6 +45,8 @@ ALLOWED: dict[str, Allowed] = {
     "store": Allowed(GROUND),
     # probes: what is asked is decided without a model; only scoring meets model and store
     "probes": Allowed(DESCRIPTION),
+    "probes.node": Allowed(DESCRIPTION | {"store"}),
+    "probes.work": Allowed(DESCRIPTION | {"store"}),
     "probes.rescore": Allowed(DESCRIPTION | {"models", "store"}),
     "probes.replicas": Allowed(DESCRIPTION | {"models", "store"}),
     # downstream: arrays in, results out, never a model
@@ -61,14 +63,16 @@ ALLOWED: dict[str, Allowed] = {
     "export": Allowed(GROUND | {"rollouts", "store", "flat"}),
     "padded": Allowed(GROUND, {"torch"}),
     "freezing": Allowed(GROUND | {"rollouts", "store"}),
+    "probing": Allowed({"checks", "models", "probes", "store"}),
     "study": Allowed(
         GROUND
-        | {"tasks", "models", "rollouts", "probes", "store", "stats", "figures"}
+        | {"tasks", "models", "rollouts", "store", "stats", "figures", "probing"}
         | {"flat", "freezing", "summary", "generation", "ingestion", "view", "export", "padded"}
     ),
     "assignment": Allowed(GROUND | {"credit", "stats", "study"}),
     "demo": Allowed({"errors", "models", "stats", "study", "assignment"}),
     "cli": Allowed({"tokensense", "errors", "schema", "demo", "screen", "store", "importing"}),
+    "__main__": Allowed({"cli"}),
     "__init__": Allowed({"study", "assignment", "models", "figures"}),
 }
 # Importing one of these costs a second or a gigabyte, or ties us to a framework.

@@ -6,7 +6,7 @@ standard output and nothing else; progress goes to standard error.
 """
 
 import json
-import sys
+import os
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -226,7 +226,10 @@ def probe(
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Score the stored tokens again under named conditions; goes on where it stopped."""
+    """Score the stored tokens again under named conditions; goes on where it stopped.
+
+    With several GPUs or processes: torchrun --standalone --nproc_per_node N -m tokensense probe ...
+    """
     import tokensense as ts
 
     found = ts.Study(store).probe(
@@ -238,7 +241,8 @@ def probe(
         families=families,
         dry_run=dry_run,
     )
-    _show(found, lines(found), as_json=as_json)
+    if os.environ.get("RANK", "0") == "0":  # one of several processes speaks for all
+        _show(found, lines(found), as_json=as_json)
 
 
 @app.command()
@@ -394,7 +398,3 @@ def _pairs(fields: list[str], option: str) -> dict[str, str]:
         )
         raise typer.Exit(2)
     return pairs
-
-
-if __name__ == "__main__":
-    sys.exit(app())

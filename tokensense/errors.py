@@ -34,6 +34,10 @@ class LockError(StoreError):
     """Another process holds the store; the message names the process and the host."""
 
 
+class ProcessError(TokensenseError, RuntimeError):
+    """The processes of one run are fewer than asked for, or one of them ended early."""
+
+
 class StatisticsError(TokensenseError, ValueError):
     """A statistic was asked for on data on which it is not defined."""
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import xarray as xr
 
 from tokensense import generation, ingestion
-from tokensense.checks import require_member
-from tokensense.errors import StatisticsError, StoreError
+from tokensense.errors import StoreError
 from tokensense.flat import flat_tokens
 from tokensense.freezing import freeze, has_sampled
 from tokensense.rollouts.trajectory import Imported, assemble
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from tokensense.padded import Padded
     from tokensense.stats.describe import Row
 
-PROBES = ("opposed", "placebo", "neutral")
 USER_PROBE = "user"
 COUNTED = ("problems", "rollouts", "tokens")
 
@@ -188,6 +186,9 @@ class Study:
     ) -> dict[str, Any]:
         """Score the stored tokens again under named conditions; goes on where it stopped.
 
+        Several processes share the work where a launcher has started them; see
+        `models.processes`. Every one of them makes the same call.
+
         Args:
             policy: scores.
             probes: names from `tokensense.probes.CATALOGUE`; None for `opposed`, `placebo` and
@@ -211,29 +212,17 @@ class Study:
             ConditionError: the conditions cannot be built for this policy, or `name` is that of a
                 shipped probe.
             StoreError: no rollouts, another policy, or the probe has other conditions there.
-            LockError: another process is writing.
+            LockError: another run is writing.
+            ProcessError: fewer processes came than were asked for, or one ended early.
         """
-        from tokensense.probes import CATALOGUE, replicas, rescore, templates
+        from tokensense import probing
 
-        Archive(self.path, mode="r").rollouts()  # a store that is not there is not made here
-        probes = (PROBES if conditions is None else ()) if probes is None else probes
-        for probe in probes:
-            require_member("probe", probe, CATALOGUE)
-        chosen = {
-            probe: CATALOGUE[probe](policy, frames=frames, families=families) for probe in probes
-        }
-        if conditions is not None:
-            templates.require_own_name(name)
-            chosen[name] = templates.from_file(conditions)
-        with self.archive() as archive:
-            if dry_run:
-                return rescore.estimate(archive, policy, chosen)
-            done = rescore.run_probes(archive, policy, chosen, progress=progress)
-            try:
-                floor = replicas.measure(archive, policy)
-            except StatisticsError as reason:  # all is scored, and nothing of it comparable
-                floor = {"not_estimable": str(reason)}
-            return {**done, "numerical_floor": floor}
+        asked = probing.chosen(
+            policy, probes, conditions=conditions, name=name, frames=frames, families=families
+        )
+        if dry_run:
+            return probing.foreseen(self.path, policy, asked)
+        return probing.scored(self.path, policy, asked, mode=self.mode, progress=progress)
 
     def tokens(self, probes: Sequence[str] | None = None, *, lazy: bool = False) -> xr.Dataset:
         """One flat Dataset of all response tokens under all conditions; see `flat.flat_tokens`.

@@ -18,7 +18,8 @@ from tokensense.models.scorer import TOKENS_PER_ROW, score
 from tokensense.probes import rescore
 from tokensense.probes.conditions import CATALOGUE, Condition
 from tokensense.probes.contexts import prompts, read_problems
-from tokensense.probes.rescore import coordinates, estimate, run_probes
+from tokensense.probes.node import coordinates
+from tokensense.probes.rescore import estimate, run_probes
 from tokensense.probes.templates import from_dicts
 from tokensense.rollouts.trajectory import Imported, Trace, assemble
 from tokensense.schema import PROBE, STATISTICS, Comparability

@@ -86,10 +86,10 @@ def test_six_wordings_need_no_warning():
 
 def test_scores_in_a_short_format_are_a_description():
     tokens = made_up_tokens(problems=3, length=(2, 4), frames=6, neutral=False)
-    for dtype, said in (("float32", []), ("bfloat16", ["scored in bfloat16: its rounding"])):
+    for dtype, said in (("float32", []), ("bfloat16", ["scored in bfloat16, which moves a token"])):
         result = describe(tokens.assign_attrs(dtype=dtype), resamples=100)
         found = json.loads(result["triple"].attrs["statements"])
-        assert [text[: len("scored in bfloat16: its rounding")] for text in found] == said
+        assert [text[: len("scored in bfloat16, which moves a token")] for text in found] == said
 
 
 def test_incomparable_rollouts_are_counted():

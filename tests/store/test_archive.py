@@ -292,6 +292,20 @@ def test_what_a_mode_does_not_allow(started, path, frozen):
     assert reading.done_blocks("opposed") == {0}
 
 
+def test_a_late_block_of_a_run_whose_first_process_died(started, path, frozen):
+    late = Archive(path, mode="blocks")
+    started.close()
+    with Archive(path) as archive:  # the next run, with the same block in work
+        archive.start_probe("opposed", driver.header(), BLOCKS)
+        fill(late, frozen, only=[0])
+        fill(archive, frozen)
+        archive.assemble_probe("opposed", coords=driver.coords())
+    before = state(path)
+    with pytest.raises(StoreError, match="it was not, or it is finished"):
+        fill(late, frozen, only=[1])
+    assert state(path) == before
+
+
 def test_paths_that_are_no_store(tmp_path):
     with pytest.raises(StoreError, match="absent does not exist"):
         Archive(tmp_path / "absent", mode="r")

@@ -31,6 +31,7 @@ from tokensense.checks import require_member
 from tokensense.errors import PolicyError
 from tokensense.models import tiny
 from tokensense.models.dense_copy import dense_copy, is_gguf, quiet, split_name
+from tokensense.models.processes import own_device
 from tokensense.models.token_bytes import byte_reader, character_offsets
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -297,7 +298,7 @@ def load_policy(source: str | Path, *, device: str = "cpu", dtype: str = "float3
     Args:
         source: a folder as `save_pretrained` writes it, a `.gguf` file, a hub id in the local
             cache, or a bundled policy such as `tiny:mixed`.
-        device: as torch names it.
+        device: as torch names it; `cuda` is this process's own GPU where there are several.
         dtype: one of `DTYPES`; float32 unless the numerical floor of another was looked at.
 
     Returns:
@@ -350,7 +351,7 @@ def _load(folder: str, *, name: str, device: str, dtype: str) -> Policy:
             f"cache: nothing is downloaded here); transformers says: {cause} "
             f"To fetch a hub model first: hf download {folder}."
         ) from cause
-    model.to(device)  # type: ignore[arg-type]  # its stub is wrapped wrongly
+    model.to(own_device(device))  # type: ignore[arg-type]  # its stub is wrapped wrongly
     return Policy(model, tokenizer, name=name, wordings=tiny.wordings(Path(folder)))
 
 

@@ -94,6 +94,14 @@ def measure(
     return {**quantiles, "tokens": int(shift["n"]), "condition": asked["condition"]}
 
 
+def floor(archive: Archive, policy: Policy) -> dict[str, Any]:
+    """What `measure` gives, or `not_estimable`: why, where nothing scored may be compared."""
+    try:
+        return measure(archive, policy)
+    except StatisticsError as reason:
+        return {"not_estimable": str(reason)}
+
+
 def _any_probe(archive: Archive) -> str:
     """`opposed`, else the first finished probe beside the base; one that can be measured first."""
     names = names_in(archive, "probes")

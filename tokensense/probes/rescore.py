@@ -11,77 +11,54 @@ else was asked for at the same time or on interruptions. What prompts would save
 between probes is small: a prompt is fed once more for each probe, a response once for each
 condition.
 
+Several processes share the blocks and write each its own. The first one holds the store's lock,
+starts and assembles the probes, and waits for the others; who scored what leaves no trace. Where
+one of them ends early, what is done stays done, and the same call goes on from there.
+
 Source: design section 4 (blocks) and 6. The shift by one is `models.plan`'s alone.
 """
 
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import xarray as xr
 from tqdm.auto import tqdm
 
 from tokensense.checks import require_range
-from tokensense.errors import LockError, StoreError
+from tokensense.errors import StoreError
 from tokensense.models.plan import Branch
 from tokensense.models.policy import Policy
+from tokensense.models.processes import ALONE, Processes
 from tokensense.models.scorer import TOKENS_PER_ROW, score, scoring_settings
-from tokensense.probes.blocks import block_table
+from tokensense.probes.blocks import block_table, owners
 from tokensense.probes.comparability import UNSCORED, limits
-from tokensense.probes.conditions import (
-    BASE_CONDITION,
-    Condition,
-    require_conditions,
-    shown_text,
-)
+from tokensense.probes.conditions import BASE_CONDITION, Condition, require_conditions
 from tokensense.probes.contexts import (
     Problems,
-    Survey,
     prompts,
     read_problems,
     survey,
     unique_tokens,
 )
+from tokensense.probes.node import attributes, coordinates
 from tokensense.probes.resuming import as_started
+from tokensense.probes.work import (
+    Work,
+    done_tokens,
+    require_started,
+    start_probe,
+)
 from tokensense.schema import BASE, PROBE, STATISTICS, Comparability
 from tokensense.segments import offsets
 from tokensense.store.archive import Archive
-from tokensense.store.layout import flag_coordinate
 
 # Scored tokens a block: about a minute, which is what a kill can cost.
 TOKENS_PER_BLOCK = {"cpu": 2**14}
 LARGEST_BLOCK = 2**16
-COORDINATES = {
-    "condition_name": "name of the condition",
-    "family": "what the edited word is about",
-    "level": "the edited word's side: pos, neg or none",
-    "frame": "the sentence around the edited word",
-    "wording": "the word pair",
-    "tone": "praise, blame or none",
-    "placement": "where the text stands in the prompt",
-}
-
-
-class Work(NamedTuple):
-    """One probe, ready to be scored.
-
-    Attributes:
-        name: of the probe.
-        conditions: in the order of dim `condition`.
-        survey: verdicts and sizes.
-        blocks: rollouts [start, end) of each block.
-        header: all that decides the bytes of the node.
-    """
-
-    name: str
-    conditions: tuple[Condition, ...]
-    survey: Survey
-    blocks: list[tuple[int, int]]
-    header: dict[str, Any]
 
 
 def run_probes(
@@ -89,6 +66,7 @@ def run_probes(
     policy: Policy,
     conditions_by_probe: Mapping[str, Sequence[Condition]],
     *,
+    processes: Processes = ALONE,
     tokens_per_block: int | None = None,
     tokens_per_row: int = TOKENS_PER_ROW,
     temperature: float = 1.0,
@@ -98,12 +76,14 @@ def run_probes(
     """Score probes, and the base if the store has none, and write their nodes.
 
     Finished probes and blocks are not scored again. An interrupt (Ctrl-C, a kill) costs the block
-    under way; the same call goes on from there and ends in the same bytes.
+    under way; the same call goes on from there and ends in the same bytes. Several processes all
+    make the same call; it returns when all is finished.
 
     Args:
-        archive: with rollouts, open for writing.
+        archive: with rollouts, open for writing; in processes other than the first, for blocks.
         policy: scores. A base scored by another policy, or in another way, is refused.
         conditions_by_probe: probe name -> conditions; may be empty, for the base alone.
+        processes: that share the work; see `models.processes.together`.
         tokens_per_block: scored tokens (tokens x conditions) a block; None for 16,384 on CPU and
             65,536 elsewhere. A rollout is never cut, whatever its size.
         tokens_per_row: see `models.scorer.score`.
@@ -112,14 +92,15 @@ def run_probes(
         progress: show a bar with tokens a second and time left.
 
     Returns:
-        `scored_tokens` and `seconds` of this call, and for each probe how many (condition, rollout)
-        have which comparability verdict, OK left out.
+        `scored_tokens` and `seconds` of this call, all `processes` together, and for each probe how
+        many (condition, rollout) have which comparability verdict, OK left out.
 
     Raises:
         ConditionError: a probe has no conditions, or impossible ones.
         StoreError: rollouts, base or an unfinished probe of the store were made with another policy
             or other settings; the difference is named.
-        LockError: another process writes to the store.
+        LockError: another run writes to the store.
+        ProcessError: one of the processes has ended early; blocks that are done are kept.
         PolicyError: the policy cannot take the path asked for.
         SchemaError: `tokens_per_block`, `tokens_per_row`, `temperature` or `path` is outside what
             is allowed.
@@ -133,23 +114,27 @@ def run_probes(
     todo = _works(archive, problems, policy, asked, tokens=tokens_per_block, settings=settings)
     began, scored = time.monotonic(), 0
     total = sum(int(work.survey.scored.sum()) for work in todo)
-    done = sum(_done_tokens(archive, work) for work in todo)
-    with tqdm(total=total, initial=done, unit="tok", unit_scale=True, disable=not progress) as bar:
+    done = sum(done_tokens(archive, work) for work in todo)
+    # Several processes share the blocks of all probes, so that none waits at the end of each. One
+    # alone starts a probe when it comes to it: until then its conditions are free.
+    rounds = [[work] for work in todo] if processes.size == 1 else [todo]
+    hidden = not (progress and processes.is_first)
+    with tqdm(total=total, initial=done, unit="tok", unit_scale=True, disable=hidden) as bar:
         try:
-            for work in todo:
-                scored += _score_probe(archive, policy, work, problems=problems, bar=bar)
-                if not archive.is_finished(work.name):
-                    archive.assemble_probe(
-                        work.name,
-                        coords=coordinates(work.conditions),
-                        attrs=_attributes(work, rollouts, policy),
-                    )
+            for works in rounds:
+                scored += _score_blocks(
+                    archive, policy, works, problems=problems, processes=processes, bar=bar
+                )
+                if processes.is_first:
+                    _assemble(archive, works, rollouts, scored_by=policy.name)
+            processes.wait()
         except BaseException:
             archive.close()
             raise
     return {
         "scored_tokens": scored,
         "seconds": time.monotonic() - began,
+        "processes": processes.size,
         "comparability": {work.name: verdict_counts(work.survey.comparability) for work in todo},
     }
 
@@ -195,7 +180,7 @@ def estimate(
             "fed_tokens": fed + scored,
             "unique_prompt_tokens": unique,
             "blocks": len(work.blocks),
-            "remaining_tokens": scored - _done_tokens(archive, work),
+            "remaining_tokens": scored - done_tokens(archive, work),
             "comparability": verdict_counts(work.survey.comparability),
         }
     sizes = ("scored_tokens", "fed_tokens", "unique_prompt_tokens", "blocks", "remaining_tokens")
@@ -204,22 +189,6 @@ def estimate(
         "response_tokens": sum(map(len, problems.responses)),
         **{size: sum(probe[size] for probe in probes.values()) for size in sizes},
         "probes": probes,
-    }
-
-
-def coordinates(conditions: Sequence[Condition]) -> dict[str, xr.Variable]:
-    """Coordinates over `condition`: its number, and what it is as CF flags."""
-    index = xr.Variable(
-        ("condition",),
-        np.arange(len(conditions), dtype=np.int32),
-        {"units": "1", "description": "number of the condition; see `condition_name`"},
-    )
-    names = {
-        key: [getattr(condition, key.removeprefix("condition_")) for condition in conditions]
-        for key in COORDINATES
-    }
-    return {"condition": index} | {
-        key: flag_coordinate(names[key], description=about) for key, about in COORDINATES.items()
     }
 
 
@@ -277,36 +246,72 @@ def _as_started(
     }
 
 
-def _missing(archive: Archive, work: Work) -> list[int]:
-    """Start or resume a probe; a base that cannot be used again says so in its own words."""
-    try:
-        return archive.start_probe(work.name, work.header, work.blocks)
-    except LockError:
-        raise
-    except StoreError as cause:
-        if work.name != BASE:
-            raise
-        raise StoreError(
-            "probes of one store share its base, so they need the policy and the settings that the "
-            f"base was scored with: {cause} Use the same settings, or another store."
-        ) from cause
-
-
-def _score_probe(
-    archive: Archive, policy: Policy, work: Work, *, problems: Problems, bar: "tqdm[Any]"
+def _score_blocks(
+    archive: Archive,
+    policy: Policy,
+    works: Sequence[Work],
+    *,
+    problems: Problems,
+    processes: Processes,
+    bar: "tqdm[Any]",
 ) -> int:
-    """Score and write the blocks of a probe that are not done; gives their scored tokens."""
+    """Score and write the blocks of probes that are not done; gives their scored tokens.
+
+    Of several processes each writes its own; the first returns when all are there.
+    """
 
     def advance(tokens: int) -> None:
         bar.update(tokens)
 
-    scored = 0
-    for index in _missing(archive, work):
+    def look() -> None:
+        """Count what the others have written."""
+        for work in works:
+            for index in archive.done_blocks(work.name):
+                bar.update(theirs.pop((work.name, index), 0))
+
+    left = _left(archive, works, processes)
+    costs = [work.tokens(index) for work, index in left]
+    owned: list[tuple[Work, int]] = []
+    theirs: dict[tuple[str, int], int] = {}
+    for rank, (work, index) in zip(owners(costs, processes=processes.size), left, strict=True):
+        if rank == processes.rank:
+            owned.append((work, index))
+        else:
+            theirs[work.name, index] = work.tokens(index)
+    for work, index in owned:
         bar.set_description(f"{work.name} {index + 1}/{len(work.blocks)}")
         arrays = _block(work, index, problems, policy, progress=advance)
         archive.write_block(work.name, index, arrays)
-        scored += _scored(work, index)
-    return scored
+        look()
+    processes.wait(look)
+    look()
+    return sum(costs)
+
+
+def _left(archive: Archive, works: Sequence[Work], processes: Processes) -> list[tuple[Work, int]]:
+    """Blocks that are not done, the same list in every process; the first one starts the probes."""
+    places = [(work, index) for work in works for index in range(len(work.blocks))]
+    missing = [False] * len(places)
+    if processes.is_first:
+        found = {(work.name, index) for work in works for index in start_probe(archive, work)}
+        missing = [(work.name, index) in found for work, index in places]
+    missing = processes.from_first(missing)
+    for work in () if processes.is_first else works:
+        require_started(archive, work)
+    return [place for place, is_missing in zip(places, missing, strict=True) if is_missing]
+
+
+def _assemble(
+    archive: Archive, works: Sequence[Work], rollouts: xr.Dataset, *, scored_by: str
+) -> None:
+    """Make the nodes of probes whose blocks are done."""
+    for work in works:
+        if not archive.is_finished(work.name):
+            archive.assemble_probe(
+                work.name,
+                coords=coordinates(work.conditions),
+                attrs=attributes(work.name, work.conditions, rollouts, scored_by=scored_by),
+            )
 
 
 def _block(
@@ -365,27 +370,3 @@ def _prompt_tokens(work: Work, problems: Problems, policy: Policy) -> tuple[int,
         )
         unique += unique_tokens(prompt.ids for prompt in asked)
     return fed, unique
-
-
-def _done_tokens(archive: Archive, work: Work) -> int:
-    """Scored tokens that are in the store; blocks of another plan count for nothing."""
-    if archive.is_finished(work.name):
-        return int(work.survey.scored.sum())
-    return sum(_scored(work, i) for i in archive.done_blocks(work.name) if i < len(work.blocks))
-
-
-def _scored(work: Work, index: int) -> int:
-    """Scored tokens of one block."""
-    start, end = work.blocks[index]
-    return int(work.survey.scored[start:end].sum())
-
-
-def _attributes(work: Work, rollouts: xr.Dataset, policy: Policy) -> dict[str, Any]:
-    """Attributes of the node: texts of the conditions, who sampled and who scored."""
-    return {
-        "condition_texts": json.dumps([shown_text(c) for c in work.conditions]),
-        "sampled_by": rollouts.attrs.get("sampled_by", []),
-        "scored_by": policy.name,
-        "description": f"response tokens scored under the conditions of `{work.name}`",
-        "sign": "shift = logp[condition] - logp[base], nats; positive: the token became likelier",
-    }

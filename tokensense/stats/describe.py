@@ -39,8 +39,7 @@ SIGNS = (
 )
 # Fewer matched pairs, and the wordings are the sample.
 WORDINGS_NEEDED = 6
-# Others round by about .03 nats a token on a model of 135M parameters (notes/perf.md, trap 2).
-EXACT = "float32"
+ROUNDING = "which moves a token by about as much as a one-word edit: contrasts are a description"
 TOKEN_STATES = ("resolved", "unresolved", "not_known")
 CHARACTER, LOCALIZATION = "character", "localization"
 SECTIONS = (
@@ -370,11 +369,8 @@ def _attrs(
         statements.append(
             f"{len(terms.verdict)} verdict pairs: results hold for these wordings, not for others"
         )
-    if (dtype := sample.attrs.get("dtype", EXACT)) != EXACT:
-        statements.append(
-            f"scored in {dtype}: its rounding moves a token by about as much as a one-word edit "
-            "does, so contrasts are a description; see the numerical floor"
-        )
+    if (dtype := sample.attrs.get("dtype", "float32")) != "float32":
+        statements.append(f"scored in {dtype}, {ROUNDING}; see the numerical floor")
     out = {
         pair.name: int(np.count_nonzero(~sample.usable(pair)))
         for pair in pairs

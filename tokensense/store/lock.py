@@ -4,6 +4,11 @@ Reads  `.work/lock` (an advisory lock of the operating system) and `.work/holder
 Gives  the lock, or a LockError that names process, host, command and start of the holder.
 
 The system drops its lock when a process dies, so a dead holder on this machine never blocks.
+The first of several processes of one run holds it for all of them: the others write nothing but
+files of blocks, aside and renamed, and only after the first has the lock. If it dies, one of them
+may still write a block of its share: that block comes out the same whoever writes it, and where the
+probe is assembled by then, the write is refused.
+
 Between hosts that share a file system the lock cannot be relied on; there the holder file alone
 counts, and it stays when its process is killed.
 
