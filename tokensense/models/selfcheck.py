@@ -42,12 +42,13 @@ def hidden_rows(
     # Recurrent models have no positions to be told.
     positioned = "position_ids" in inspect.signature(backbone.forward).parameters
     carried: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+    masks: dict[int, Tensor] = {}
     for row in stream:
         inputs: dict[str, Any] = {"input_ids": torch.from_numpy(row.ids).to(device)}
         if positioned:
             inputs["position_ids"] = torch.from_numpy(row.positions).to(device)
         if row.segments:
-            inputs["trie"] = Trie(row.segments, row.keep, carried)
+            inputs["trie"] = Trie(row.segments, row.keep, carried, masks)
         hidden: Tensor = backbone(**inputs, use_cache=False).last_hidden_state
         yield row, hidden.flatten(0, 1)[torch.from_numpy(row.rows).to(device)]
 
