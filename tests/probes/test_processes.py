@@ -123,6 +123,19 @@ def test_a_killed_process_costs_its_block_and_the_next_run_goes_on(policy, alone
     assert not list(path.rglob("*.part"))
 
 
+@pytest.mark.parametrize("fault", ["publish:ready", "publish:placed"])
+def test_several_go_on_where_the_first_was_killed_at_assembly(policy, alone, tmp_path, fault):
+    path = stored(tmp_path / "s.zarr", policy)
+
+    def die(rank, name):
+        if name == fault:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert -signal.SIGKILL in fork(lambda: score(path, policy, on_event=die), number=2)
+    debug_launcher(lambda: score(path, policy), num_processes=2)
+    assert equal_stores(path, alone) == []
+
+
 @pytest.mark.parametrize("dead", [0, 1])
 def test_the_others_write_their_blocks_and_end_when_one_has_died(policy, alone, tmp_path, dead):
     path = stored(tmp_path / "s.zarr", policy)

@@ -108,6 +108,7 @@ def run_probes(
     settings = scoring_settings(
         policy, tokens_per_row=tokens_per_row, temperature=temperature, path=path
     )
+    processes.wait()  # the first has repaired, on opening, what a killed run left in the store
     rollouts = archive.rollouts()
     problems = read_problems(rollouts, policy)
     asked = _as_started(archive, conditions_by_probe)
