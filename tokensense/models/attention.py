@@ -6,9 +6,9 @@ Source transformers' `AttentionInterface`; attention itself blocks of queries ag
        their path: by torch's fused kernel on a CPU, else by its definition.
 
 The plan comes as a keyword beside the call, never as a mask: a mask of tokens x tokens costs time
-and memory squared. The fused kernel does want a mask of queries x keys; since all paths end at the
-queries' own keys, each is a window into one small table. `scaling`, `sliding_window`, `softcap` and `s_aux` (gpt-oss sinks) are honoured;
-anything else that would change the result is refused.
+and memory squared. The fused kernel does want one of queries x keys; since all paths end at the
+queries' own keys, each is a window into one small table. `scaling`, `sliding_window`, `softcap` and
+`s_aux` (gpt-oss sinks) are honoured; anything else that would change the result is refused.
 """
 
 import math
@@ -131,7 +131,9 @@ def _fused(
             low = max(0, depth + first + 1 - rule.window) if rule.window else 0
             seen = slice(low, depth + last)
             own = slice(start - carried + first, start - carried + last)
-            mask = _mask(trie.masks, last - first, depth + last - low, rule.window, query.dtype)
+            mask = _mask(
+                trie.masks, k, queries=last - first, keys=depth + last - low, window=rule.window
+            )
             mixed = functional.scaled_dot_product_attention(
                 query[:, :, own],
                 k[:, :, seen],
@@ -145,7 +147,7 @@ def _fused(
 
 
 def _mask(
-    tables: dict[int, Tensor], queries: int, keys: int, window: int, dtype: torch.dtype
+    tables: dict[int, Tensor], like: Tensor, *, queries: int, keys: int, window: int
 ) -> Float[Tensor, "query key"]:
     """0 where a query sees a key, -inf elsewhere; the last key is the last query's own.
 
@@ -157,7 +159,7 @@ def _mask(
         width = (keys - queries) * 5 // 4
         lag = torch.arange(BLOCK)[:, None] + (width - torch.arange(width + BLOCK))
         hidden = (lag < 0) | (lag >= window) if window else lag < 0
-        table = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -math.inf)
+        table = torch.zeros(hidden.shape, dtype=like.dtype).masked_fill_(hidden, -math.inf)
         tables[window] = table
     width = table.shape[1] - BLOCK
     return table[:queries, width - (keys - queries) : width + queries]
