@@ -48,6 +48,7 @@ ALLOWED: dict[str, Allowed] = {
     "probes.node": Allowed(DESCRIPTION | {"store"}),
     "probes.work": Allowed(DESCRIPTION | {"store"}),
     "probes.rescore": Allowed(DESCRIPTION | {"models", "store"}),
+    "probes.cost": Allowed(DESCRIPTION | {"models", "store"}),
     "probes.replicas": Allowed(DESCRIPTION | {"models", "store"}),
     # downstream: arrays in, results out, never a model
     "stats": Allowed(GROUND, {"statsmodels"}),

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from tokensense.errors import TokensenseError
-from tokensense.screen import findings, lines, plain, print_rows, screen
+from tokensense.screen import cost, findings, lines, plain, print_rows, screen
 
 app = typer.Typer(
     help="Which tokens of a reasoning trace drive credit, and how we know.",
@@ -221,7 +221,7 @@ def probe(
         int | None, typer.Option("--families", min=1, help="Placebo families; usually 9.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Count tokens and blocks; score nothing.")
+        bool, typer.Option("--dry-run", help="Tokens, memory and time that it takes; 10 s.")
     ] = False,
     device: Device = "cpu",
     as_json: Json = False,
@@ -242,7 +242,7 @@ def probe(
         dry_run=dry_run,
     )
     if os.environ.get("RANK", "0") == "0":  # one of several processes speaks for all
-        _show(found, lines(found), as_json=as_json)
+        _show(found, cost(found) if dry_run else lines(found), as_json=as_json)
 
 
 @app.command()

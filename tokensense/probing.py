@@ -12,7 +12,7 @@ from typing import Any, Literal
 from tokensense.checks import require_member
 from tokensense.models.policy import Policy
 from tokensense.models.processes import together
-from tokensense.probes import CATALOGUE, replicas, rescore, templates
+from tokensense.probes import CATALOGUE, cost, replicas, rescore, templates
 from tokensense.probes.conditions import Condition
 from tokensense.store.archive import Archive
 
@@ -49,13 +49,13 @@ def chosen(
 
 
 def foreseen(path: Path, policy: Policy, asked: Conditions) -> dict[str, Any]:
-    """What scoring would cost; see `rescore.estimate`.
+    """What scoring would cost; see `cost.estimate`.
 
     Raises:
-        StoreError: there is no such store, or see `rescore.estimate`.
+        StoreError: there is no such store, or see `cost.estimate`.
     """
     with Archive(path, mode="r") as archive:
-        return rescore.estimate(archive, policy, asked)
+        return cost.estimate(archive, policy, asked)
 
 
 def scored(

@@ -131,6 +131,31 @@ def _maker(made: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
         yield "", f"other nodes with {len(others) - 1} other versions or commits; --json has all"
 
 
+def cost(found: Mapping[str, Any]) -> list[str]:
+    """What a dry run found, with units.
+
+    Args:
+        found: of `probes.cost.estimate`.
+    """
+    seconds = round(found["remaining_seconds"])
+    shown = {
+        "rollouts": "{rollouts:,} with {response_tokens:,} response tokens",
+        "to score": "{scored_tokens:,} tokens, {remaining_tokens:,} of them left",
+        "to feed": "{fed_tokens:,} tokens; {whole_tokens:,} if nothing were shared",
+        "at once": "{streams} x {tokens_per_row:,} tokens, path {path}",
+        "memory": "{peak_gib:.2f} GiB above the weights ({weights_gib:.2f} GiB); "
+        "{free_gib:.2f} GiB are free",
+        "time left": f"{seconds // 3600} h {seconds // 60 % 60} min {seconds % 60} s",
+    }
+    if found["tokens_per_second"] is not None:
+        shown["time left"] += (
+            "; {tokens_per_second:,.0f} tokens scored a second, as in a sample of {sample_tokens:,}"
+            " tokens fed in {sample_seconds:.1f} s"
+        )
+    texts = {name: text.format(**found) for name, text in shown.items()}
+    return lines({**texts, "probes": found["probes"]})
+
+
 def findings(found: Sequence[tuple[str, str, str]]) -> list[str]:
     """What `health.check` found, and what to do, a line each."""
     todo = {

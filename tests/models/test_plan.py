@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokensense.models.plan import Branch, Row, plan_padded, plan_rows, predictor_rows
+from tokensense.models.plan import Branch, Row, loads, plan_padded, plan_rows, predictor_rows
 
 # Two letters only: contexts that begin alike are common, equal and nested ones too.
 ids = st.integers(0, 1)
@@ -78,6 +78,28 @@ def test_rows_are_full_and_nothing_is_fed_twice(branches, size):
             joints = [s.start for s in row.segments] + [row.segments[-1].end]
             assert joints == [row.segments[0].start, *(s.end for s in row.segments)]
             assert joints[-1] - joints[0] == row.ids.size
+
+
+@given(branches=branch_lists, size=st.integers(1, 40))
+def test_what_a_plan_costs_is_known_without_making_its_rows(branches, size):
+    planned = [
+        (
+            sum(row.ids.size for row in stream),
+            sum(int((row.positions + 1).sum()) for row in stream),
+            sum(row.slots.size for row in stream),
+        )
+        for stream in plan_rows(branches, tokens_per_row=size)
+    ]
+    assert sorted(loads(branches, tokens_per_row=size)) == sorted(planned)
+
+
+def test_the_stream_with_the_longest_path_comes_first():
+    branches = [Branch((i,) * (30 if i == 25 else 20), (1,) * 10) for i in range(40)]
+    paths = [
+        max(int(row.positions.max()) + 1 for row in stream)
+        for stream in plan_rows(branches, tokens_per_row=64)
+    ]
+    assert paths == [39, 29, 29, 29, 29, 29]
 
 
 def test_streams_are_equally_long_and_even_in_number():

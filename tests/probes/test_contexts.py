@@ -1,13 +1,11 @@
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.builders import BOS, ByteEncoder, problems, traces
 from tokensense.errors import ConditionError, PolicyError, StoreError
 from tokensense.probes.comparability import limits
 from tokensense.probes.conditions import BASE_CONDITION, CATALOGUE, Condition
-from tokensense.probes.contexts import prompts, read_problems, survey, unique_tokens
+from tokensense.probes.contexts import prompts, read_problems, survey
 from tokensense.rollouts.trajectory import Imported, Trace, assemble
 from tokensense.schema import Comparability
 from tokensense.tasks.problem import Problem
@@ -129,6 +127,8 @@ def test_a_survey_counts_what_will_be_scored():
     assert seen.comparability.tolist() == [[OK, CUT, OK], [OK, OK, UNKNOWN]]
     assert seen.inserted.tolist() == [[6, 6, 6], [3, 3, 0]]
     assert seen.scored.tolist() == [2 * 5, 50, 3]
+    # The longest branch is fed its prompt and all but the last of the response.
+    assert seen.longest.tolist() == [6 + 6 + 5 - 1, 6 + 3 + 50 - 1, 5 + 6 + 3 - 1]
     base = survey(found, [BASE_CONDITION], encoder=encoder, limits=bound(encoder))
     assert base.comparability.tolist() == [[OK, OK, OK]]
     assert base.scored.tolist() == [5, 50, 3]
@@ -151,9 +151,3 @@ def test_the_shipped_probes_are_comparable(probe):
     assert not seen.comparability.any()
     pairs = seen.inserted.reshape(-1, 2, 12) if probe != "neutral" else seen.inserted[:, None]
     assert np.ptp(pairs, axis=1).max() == 0
-
-
-@given(st.lists(st.lists(st.integers(0, 2), max_size=5).map(tuple), max_size=8))
-def test_unique_tokens_are_the_distinct_beginnings(sequences):
-    beginnings = {ids[: n + 1] for ids in sequences for n in range(len(ids))}
-    assert unique_tokens(sequences) == len(beginnings)

@@ -1,11 +1,14 @@
+import inspect
 import json
 import os
 import shutil
 from collections import Counter
+from contextlib import contextmanager
 from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 
 from tests.bigram import bigram_policy
@@ -13,13 +16,16 @@ from tests.builders import imported, problems, traces
 from tests.probes.tiny import tiny_policy
 from tests.reference.scorer import reference_scores
 from tests.store.compare import equal_stores
-from tokensense.errors import ConditionError, StoreError
+from tokensense.errors import ConditionError, PolicyError, SchemaError, StoreError
+from tokensense.models import memory
+from tokensense.models.memory import Room, peak_bytes
 from tokensense.models.scorer import TOKENS_PER_ROW, score
 from tokensense.probes import rescore
 from tokensense.probes.conditions import CATALOGUE, Condition
 from tokensense.probes.contexts import prompts, read_problems
+from tokensense.probes.cost import estimate
 from tokensense.probes.node import coordinates
-from tokensense.probes.rescore import estimate, run_probes
+from tokensense.probes.rescore import run_probes
 from tokensense.probes.templates import from_dicts
 from tokensense.rollouts.trajectory import Imported, Trace, assemble
 from tokensense.schema import PROBE, STATISTICS, Comparability
@@ -312,6 +318,121 @@ def test_the_bar_tells_rate_and_goes_on_from_what_is_done(tiny, tmp_path, capsys
     assert capsys.readouterr().err == ""
 
 
+# Memory
+
+
+@contextmanager
+def memory_for(policy, tokens, *, error):
+    """A policy that runs out of memory where more than `tokens` are fed at once; what was fed."""
+    fed, own = [], policy.model.base_model.forward
+
+    def forward(input_ids, **rest):
+        fed.append(input_ids.numel())
+        if input_ids.numel() > tokens:
+            raise error
+        return own(input_ids, **rest)
+
+    forward.__signature__ = inspect.signature(own)
+    policy.model.base_model.forward = forward
+    try:
+        yield fed
+    finally:
+        del policy.model.base_model.forward
+
+
+CUDA_ERROR = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+CPU_ERROR = RuntimeError(
+    "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."
+)
+
+
+@pytest.mark.filterwarnings("ignore:memory ran out")
+@pytest.mark.parametrize("error", [CUDA_ERROR, CPU_ERROR], ids=["cuda", "cpu"])
+def test_where_memory_runs_out_rows_are_halved_for_good_and_the_node_says_so(
+    tiny, tmp_path, error, capsys
+):
+    whole = stored(tmp_path / "t.zarr", tiny)
+    conditions = asked(tiny, "opposed", "answer")
+    run(whole, tiny, conditions, tokens_per_block=400, tokens_per_row=512)
+    archive = stored(tmp_path / "s.zarr", tiny)
+    with memory_for(tiny, 256, error=error) as fed:
+        run_probes(archive, tiny, conditions, tokens_per_block=400, tokens_per_row=512)
+    # It goes on at the size that was enough; what was counted twice is taken off the bar.
+    failed = [n for n, size in enumerate(fed) if size > 256]
+    assert failed
+    assert max(fed[failed[-1] + 1 :]) <= 256
+    assert "100%" in capsys.readouterr().err
+    header = json.loads(archive.read("/probes/base").attrs["header"])
+    assert header["tokens_per_row"] == 512
+    smaller = 0
+    for name in ("base", *conditions):
+        one, other = archive.read(f"/probes/{name}"), whole.read(f"/probes/{name}")
+        np.testing.assert_allclose(one.logp.values, other.logp.values, atol=1e-4)
+        notes = json.loads(one.attrs.get("block_notes", "{}"))
+        assert all(note == {"tokens_per_row": 256} for note in notes.values())
+        smaller += len(notes)
+        assert "block_notes" not in other.attrs
+    # Whatever came before the first failure had the size of the header.
+    assert (
+        0
+        < smaller
+        <= sum(
+            len(archive.read(f"/probes/{n}").attrs["block_stops"]) for n in ("base", *conditions)
+        )
+    )
+    last = archive.read("/probes/answer").attrs
+    assert len(json.loads(last["block_notes"])) == len(last["block_stops"])
+
+
+@pytest.mark.filterwarnings("ignore:memory ran out")
+def test_a_rollout_that_never_fits_is_refused_with_its_size_and_done_blocks_stay(tmp_path):
+    policy = tiny_policy()
+    made = problems(2)
+    given = Imported(made, [Trace("p0", "a", "x" * 300), Trace("p1", "b", "y")])
+    archive = stored(tmp_path / "s.zarr", policy, given)
+    tokens = len(policy.render(made[0].question)) + 300 - 1
+    said = rf"rollout 0 under probe `base` has {tokens} tokens .* GiB are needed above the weights"
+    with memory_for(policy, 64, error=CUDA_ERROR), pytest.raises(PolicyError, match=said):
+        run(archive, policy, {}, tokens_per_block=1)
+    run(archive, policy, {}, tokens_per_block=1)  # the lock was given back
+    assert "block_notes" not in archive.read("/probes/base").attrs
+
+
+def test_rows_by_memory_are_fixed_at_the_start_and_kept(tiny, tmp_path, monkeypatch):
+    def give(rows):
+        """Memory for rows of this size in one stream, not for twice as many."""
+        one, two = (
+            peak_bytes(tiny, Room(n, 1), longest=150, path="trie") for n in (rows, 2 * rows)
+        )
+        monkeypatch.setattr(memory, "free_bytes", lambda device: int((one + two) / 2 / 0.8))
+        monkeypatch.setattr(memory, "steady_heap", lambda: None)
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+
+    def break_once(name):
+        if name == "block:done" and not broken:
+            broken.append(name)
+            raise KeyboardInterrupt
+
+    broken = []
+    conditions = asked(tiny, "opposed")
+    give(512)
+    stored(tmp_path / "s.zarr", tiny)
+    with Archive(tmp_path / "s.zarr", on_event=break_once) as archive:
+        with pytest.raises(KeyboardInterrupt):
+            run(archive, tiny, conditions, tokens_per_block=150)
+        give(1024)  # more is free at the second start, and nothing changes
+        run(archive, tiny, conditions, tokens_per_block=150)
+        headers = [
+            json.loads(archive.read(f"/probes/{n}").attrs["header"]) for n in ("base", "opposed")
+        ]
+    assert [header["tokens_per_row"] for header in headers] == [512, 512]
+    other = stored(tmp_path / "t.zarr", tiny)
+    run(other, tiny, conditions, tokens_per_block=150, tokens_per_row=512)
+    assert equal_stores(tmp_path / "t.zarr", tmp_path / "s.zarr") == []
+    with pytest.raises(SchemaError, match=r"`tokens_per_row` needs one of \['auto'\]"):
+        run(other, tiny, conditions, tokens_per_row="most")
+
+
 # What is refused
 
 
@@ -380,50 +501,6 @@ def test_a_store_without_rollouts_has_nothing_to_score(tiny, tmp_path):
     archive = stored(tmp_path / "b.zarr", tiny, Imported(problems(2), []))
     with pytest.raises(StoreError, match="needs rollouts; the store has none"):
         run(archive, tiny, {})
-
-
-# What it would cost
-
-
-def test_the_estimate_runs_no_model_and_equals_what_is_done(tiny, tmp_path, monkeypatch):
-    archive = stored(tmp_path / "s.zarr", tiny)
-    conditions = asked(tiny, "opposed", "answer")
-    with monkeypatch.context() as patched:
-        patched.setattr(tiny.model, "forward", None)
-        patched.setattr(tiny.model.base_model, "forward", None)
-        seen = estimate(archive, tiny, conditions, tokens_per_block=150)
-    assert archive.nodes() == ["/rollouts"]
-    done = run(archive, tiny, conditions, tokens_per_block=150)
-    assert seen["scored_tokens"] == seen["remaining_tokens"] == done["scored_tokens"]
-    nodes = [archive.read(f"/probes/{name}") for name in ("base", *conditions)]
-    assert seen["scored_tokens"] == sum(int((~np.isnan(n.logp)).sum()) for n in nodes)
-    assert seen["blocks"] == sum(len(n.attrs["block_stops"]) for n in nodes)
-    assert seen["rollouts"] == 12
-    assert seen["response_tokens"] == archive.rollouts().sizes["token"]
-    # 4 opposed and 4 answer conditions and the base, all applicable.
-    assert seen["scored_tokens"] == 9 * seen["response_tokens"]
-    assert {n: p["conditions"] for n, p in seen["probes"].items()} == {
-        "base": 1, "opposed": 4, "answer": 4,
-    }  # fmt: skip
-    assert estimate(archive, tiny, conditions, tokens_per_block=150)["remaining_tokens"] == 0
-
-
-def test_prompt_tokens_of_the_estimate_are_counted_by_hand(bigram, tmp_path):
-    made = [problems(1)[0]]
-    archive = stored(
-        tmp_path / "s.zarr", bigram, Imported(made, [Trace("p0", "a", "ab"), Trace("p0", "b", "c")])
-    )
-    conditions = {"mine": (told("One."), told("Other.", name="d"))}
-    seen = estimate(archive, bigram, conditions)["probes"]
-    base = len(bigram.render(made[0].question))
-    tail = base - len(
-        bigram.encode("<|start|>system\nBe brief.<|end|>\n<|start|>user\n" + made[0].question)
-    )
-    assert seen["base"]["fed_tokens"] == 2 * base + 3
-    assert seen["base"]["unique_prompt_tokens"] == base
-    # "\n\nOne." and "\n\nOther." share their blank line and "O".
-    assert seen["mine"]["fed_tokens"] == 2 * (base + 6) + 2 * (base + 8) + 2 * 3
-    assert seen["mine"]["unique_prompt_tokens"] == (base - tail) + 3 + (3 + tail) + (5 + tail)
 
 
 def test_coordinates_are_flags_in_order_of_appearance():

@@ -1,7 +1,7 @@
 """Which tokens are fed to a model in one go, and which row of its output predicts which token.
 
 Reads  branches: a context and the response whose tokens are scored after it, as ids.
-Gives  Branch, Segment, Row, plan_rows, plan_padded, predictor_rows.
+Gives  Branch, Segment, Row, plan_rows, plan_padded, predictor_rows; loads, what a plan costs.
 Source tries of contexts as in AReaL's tree attention. Ours: the trie is streamed depth first
        through rows of equal size, and the keys and values of the path that goes on are carried
        over. So no token is fed twice, a row may end anywhere, and its size is free to be what is
@@ -33,6 +33,19 @@ class Branch(NamedTuple):
 
     context: tuple[int, ...]
     response: tuple[int, ...]
+
+    @property
+    def fed(self) -> int:
+        """Tokens that the model must see: all but the last of the response."""
+        return len(self.context) + len(self.response) - 1
+
+
+class Load(NamedTuple):
+    """What a stream costs: tokens fed, (query, key) pairs of a layer, tokens scored."""
+
+    fed: int
+    pairs: int
+    scored: int
 
 
 class Segment(NamedTuple):
@@ -90,20 +103,34 @@ def plan_rows(branches: Sequence[Branch], *, tokens_per_row: int) -> list[list[R
     Rows of a stream belong together: each carries what the next needs, so they are fed in this
     order; the last may be shorter. Streams are independent and about equally long. How many there
     are depends on the tokens alone, never on the machine: an even number once there is work for it.
+    The stream with the longest path comes first: if memory does not suffice, it shows at once.
     """
+    parts = _parts(branches, tokens_per_row)
+    parts.sort(key=lambda part: -max(branches[i].fed for i in part))
+    return [_stream(branches, part, tokens_per_row) for part in parts]
+
+
+def loads(branches: Sequence[Branch], *, tokens_per_row: int) -> list[Load]:
+    """What each stream of `plan_rows` costs, in no order; rows are not made."""
+    found = []
+    for part in _parts(branches, tokens_per_row):
+        chosen = [branches[i] for i in part]
+        shared = [0, *map(_shared, chosen[:-1], chosen[1:])]
+        ends = [branch.fed for branch in chosen]
+        pairs = sum(e * (e + 1) - s * (s + 1) for e, s in zip(ends, shared, strict=True)) // 2
+        scored = sum(len(branch.response) for branch in chosen)
+        found.append(Load(sum(ends) - sum(shared), pairs, scored))
+    return found
+
+
+def _parts(branches: Sequence[Branch], size: int) -> list[list[int]]:
+    """Branches that ask for something, sorted, in streams of about equally many tokens."""
     order = sorted((i for i, b in enumerate(branches) if b.response), key=lambda i: branches[i])
-    return [
-        _stream(branches, part, tokens_per_row) for part in _parts(branches, order, tokens_per_row)
-    ]
-
-
-def _parts(branches: Sequence[Branch], order: list[int], size: int) -> list[list[int]]:
-    """Sorted branches cut into streams of about equally many tokens."""
     if not order:
         return []
     chosen = [branches[i] for i in order]
     shared = [0, *map(_shared, chosen[:-1], chosen[1:])]
-    new = [len(_fed(branch)) - s for branch, s in zip(chosen, shared, strict=True)]
+    new = [branch.fed - s for branch, s in zip(chosen, shared, strict=True)]
     total = sum(new)
     count = 1 if total <= 2 * size else 2 * -(-total // (2 * STREAM * size))
     parts: list[list[int]] = [[] for _ in range(count)]
@@ -146,10 +173,10 @@ def plan_padded(branches: Sequence[Branch], *, tokens_per_row: int) -> list[list
     and nothing: no mask is needed. A branch longer than `tokens_per_row` is a row of its own.
     """
     order = [i for i, branch in enumerate(branches) if branch.response]
-    order.sort(key=lambda i: (-len(_fed(branches[i])), branches[i]))
+    order.sort(key=lambda i: (-branches[i].fed, branches[i]))
     plan: list[list[Row]] = []
     while order:
-        width = len(_fed(branches[order[0]]))
+        width = branches[order[0]].fed
         count = max(1, tokens_per_row // width)
         chosen, order = order[:count], order[count:]
         ids = np.zeros((len(chosen), width), dtype=np.int64)

@@ -58,18 +58,18 @@ class Processes(NamedTuple):
         """Whether this one holds the store's lock, starts, assembles and shows progress."""
         return self.rank == 0
 
-    def from_first(self, flags: Sequence[bool]) -> list[bool]:
-        """The flags that process 0 gives, in every process; the others give as many.
+    def from_first(self, numbers: Sequence[int]) -> list[int]:
+        """The numbers (or flags) that process 0 gives, in every process; the others give as many.
 
         Raises:
             ProcessError: process 0 has ended.
         """
-        held = torch.tensor(flags, dtype=torch.uint8)
+        held = torch.tensor(numbers, dtype=torch.int64)
         if self.group is not None:
             self._see_through(
                 dist.broadcast(held, group_src=0, group=self.group, async_op=True), _nothing
             )
-        return [bool(flag) for flag in held.tolist()]
+        return [int(number) for number in held.tolist()]
 
     def wait(self, meanwhile: Callable[[], None] = _nothing) -> None:
         """Return when every process has come here.

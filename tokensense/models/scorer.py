@@ -60,6 +60,7 @@ def score(
     temperature: float = 1.0,
     path: str = "auto",
     compiled: bool = False,
+    streams: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Scores]:
     """Statistics of every response token, in the order of `branches`.
@@ -69,9 +70,11 @@ def score(
         branches: contexts and responses as ids. An empty response gives empty arrays.
         tokens_per_row: tokens in one forward pass. On path `padded` a longer branch goes alone.
         temperature: logits are divided by it.
-        path: `trie` feeds what contexts have in common once, `padded` feeds every branch whole;
-            `auto` takes the trie where the policy passes the self-check.
+        path: `trie` feeds what contexts have in common once, `padded` feeds every branch whole,
+            `alone` one at a time; `auto` takes the trie where the policy passes the self-check.
         compiled: run fused code: the trie on a CPU, about 1.3 times as fast after up to a minute.
+        streams: how many are scored side by side on CPU, at most; None for as many as torch has
+            threads. Decides memory and time, and no byte.
         progress: called with the number of response tokens done since the last call.
 
     Raises:
@@ -89,14 +92,14 @@ def score(
     length = [len(branch.response) for branch in branches]
     flat = np.empty((len(Scores._fields), sum(length)), dtype=np.float32)
     if chosen == "trie":
-        streams = plan_rows(branches, tokens_per_row=tokens_per_row)
+        plan = plan_rows(branches, tokens_per_row=tokens_per_row)
     else:
-        streams = plan_padded(branches, tokens_per_row=tokens_per_row if chosen == "padded" else 1)
+        plan = plan_padded(branches, tokens_per_row=tokens_per_row if chosen == "padded" else 1)
     with evaluation(policy.model), _attention(policy, chosen, compiled=compiled):
         answers = side_by_side(
-            streams,
+            plan,
             lambda stream: _answers(policy, stream, temperature, fused=compiled),
-            workers=1 if chosen == "alone" else _workers(policy, len(streams)),
+            workers=1 if chosen == "alone" else _workers(policy, len(plan), most=streams),
         )
         for slots, statistics in answers:
             flat[:, slots] = statistics
@@ -139,14 +142,14 @@ def resolved_path(policy: Policy, path: str) -> str:
 
     Raises:
         PolicyError: `trie` was asked for and the policy cannot take it; or its head is unknown.
-        SchemaError: `path` is none of `auto`, `trie`, `padded`.
+        SchemaError: `path` is none of these, nor `auto`.
     """
-    require_member("path", path, ("auto", "trie", "padded"))
+    require_member("path", path, ("auto", "trie", "padded", "alone"))
     if "trie" not in policy.objections:
         with evaluation(policy.model), torch.inference_mode():
             require_known_head(policy)
             policy.objections["trie"] = trie_objection(policy)
-    objection, other = policy.objections["trie"], "padded"
+    objection, other = policy.objections["trie"], "alone" if path == "alone" else "padded"
     if positions_follow_length(policy):
         objection, other = "positions follow the longest sequence fed", "alone"
     if path == "trie" and objection:
@@ -154,7 +157,7 @@ def resolved_path(policy: Policy, path: str) -> str:
             f"Path 'trie' needs a model whose attention can be given segments; with {policy.name} "
             f"{objection}. Score with path='padded'."
         )
-    return other if objection or path == "padded" else "trie"
+    return other if objection or path in ("padded", "alone") else "trie"
 
 
 def worth_compiling(policy: Policy, tokens: int, path: str) -> bool:
@@ -204,9 +207,10 @@ def _answers(
         yield row.slots, torch.stack(found).cpu().numpy()
 
 
-def _workers(policy: Policy, streams: int) -> int:
+def _workers(policy: Policy, streams: int, *, most: int | None) -> int:
     """Streams scored side by side: as many as torch has threads; a GPU does one after the other."""
-    return min(streams, torch.get_num_threads()) if policy.device.type == "cpu" else 1
+    threads = torch.get_num_threads()
+    return min(streams, threads, most or threads) if policy.device.type == "cpu" else 1
 
 
 @contextmanager

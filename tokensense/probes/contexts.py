@@ -8,7 +8,7 @@ Source: own work. Ids are joined, never strings (EleutherAI/lm-evaluation-harnes
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -57,11 +57,14 @@ class Survey(NamedTuple):
         comparability: values of `schema.Comparability`.
         inserted: prompt tokens beyond the base prompt's; 0 where not applicable.
         scored: tokens that will be scored for each rollout, all conditions together.
+        longest: tokens that the policy is fed of the longest branch of each rollout, prompt
+            included; 0 where nothing is scored.
     """
 
     comparability: Int8[np.ndarray, "condition rollout"]
     inserted: Int32[np.ndarray, "condition rollout"]
     scored: Int64[np.ndarray, " rollout"]
+    longest: Int64[np.ndarray, " rollout"]
 
 
 def read_problems(rollouts: xr.Dataset, encoder: Encoder) -> Problems:
@@ -172,6 +175,7 @@ def survey(
     shape = (len(conditions), len(problems.responses))
     comparability, inserted = np.zeros(shape, np.int8), np.zeros(shape, np.int32)
     lengths = np.array([len(ids) for ids in problems.responses], np.int64)
+    prompt_lengths = np.zeros(shape, np.int64)
     for index, (start, end) in enumerate(problems.groups):
         base = problems.bases[index]
         asked = prompts(problems, index, conditions, encoder=encoder)
@@ -179,23 +183,10 @@ def survey(
         comparability[:, start:end] = verdicts(base, asked, group, limits=limits)
         added = [len(prompt.ids) - len(base) if prompt.ids else 0 for prompt in asked]
         inserted[:, start:end] = np.array(added, np.int32)[:, None]
-    scored = (~np.isin(comparability, UNSCORED)).sum(axis=0) * lengths
-    return Survey(comparability, inserted, scored)
-
-
-def unique_tokens(sequences: Iterable[Ids]) -> int:
-    """Tokens left when common beginnings are computed once: nodes of the tree of the sequences.
-
-    >>> unique_tokens([(1, 2, 3), (1, 2, 4), (1, 2, 3)])
-    4
-    """
-    total, last = 0, Ids()
-    for ids in sorted(set(sequences)):
-        alike = takewhile(lambda pair: pair[0] == pair[1], zip(ids, last, strict=False))
-        shared = sum(1 for _ in alike)
-        total += len(ids) - shared
-        last = ids
-    return total
+        prompt_lengths[:, start:end] = len(base) + inserted[:, start:end]
+    scorable = ~np.isin(comparability, UNSCORED) & (lengths > 0)
+    longest = np.where(scorable, prompt_lengths + lengths - 1, 0).max(axis=0)
+    return Survey(comparability, inserted, scorable.sum(axis=0) * lengths, longest)
 
 
 def _split(rollouts: xr.Dataset, ids: str, lengths: str) -> list[Ids]:

@@ -1,8 +1,8 @@
 """Score the frozen responses of a store again under the conditions of probes.
 
 Reads  `/rollouts`, a Policy, conditions.
-Gives  `/probes/<name>` (`schema.PROBE`) for each probe and for the base; `estimate`, the same
-       without a model.
+Gives  `/probes/<name>` (`schema.PROBE`) for each probe and for the base. What it would cost:
+       `probes.cost`.
 Sign   logp in nats; shift = logp[condition] - logp[base], positive: the token became likelier.
 
 Probes are scored one after the other, each in blocks of whole rollouts (of whole problems where
@@ -15,12 +15,16 @@ Several processes share the blocks and write each its own. The first one holds t
 starts and assembles the probes, and waits for the others; who scored what leaves no trace. Where
 one of them ends early, what is done stays done, and the same call goes on from there.
 
+How much is computed at once is fixed when the base is started. If memory runs out all the same, the
+block under way is scored anew in smaller pieces, and so is what comes after it in this run; the
+node's attribute `block_notes` says which blocks have rows of another size than the header.
+
 Source: design section 4 (blocks) and 6. The shift by one is `models.plan`'s alone.
 """
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -28,22 +32,17 @@ import numpy as np
 import xarray as xr
 from tqdm.auto import tqdm
 
-from tokensense.checks import require_range
+from tokensense.checks import require_member, require_range
 from tokensense.errors import StoreError
+from tokensense.models.memory import Room, room_for, with_less_room
 from tokensense.models.plan import Branch
 from tokensense.models.policy import Policy
 from tokensense.models.processes import ALONE, Processes
-from tokensense.models.scorer import TOKENS_PER_ROW, score, scoring_settings
+from tokensense.models.scorer import Scores, resolved_path, score, scoring_settings
 from tokensense.probes.blocks import block_table, owners
 from tokensense.probes.comparability import UNSCORED, limits
 from tokensense.probes.conditions import BASE_CONDITION, Condition, require_conditions
-from tokensense.probes.contexts import (
-    Problems,
-    prompts,
-    read_problems,
-    survey,
-    unique_tokens,
-)
+from tokensense.probes.contexts import Problems, prompts, read_problems, survey
 from tokensense.probes.node import attributes, coordinates
 from tokensense.probes.resuming import as_started
 from tokensense.probes.work import (
@@ -59,6 +58,7 @@ from tokensense.store.archive import Archive
 # Scored tokens a block: about a minute, which is what a kill can cost.
 TOKENS_PER_BLOCK = {"cpu": 2**14}
 LARGEST_BLOCK = 2**16
+AUTO = "auto"
 
 
 def run_probes(
@@ -68,7 +68,7 @@ def run_probes(
     *,
     processes: Processes = ALONE,
     tokens_per_block: int | None = None,
-    tokens_per_row: int = TOKENS_PER_ROW,
+    tokens_per_row: int | str = AUTO,
     temperature: float = 1.0,
     path: str = "auto",
     progress: bool = True,
@@ -86,7 +86,8 @@ def run_probes(
         processes: that share the work; see `models.processes.together`.
         tokens_per_block: scored tokens (tokens x conditions) a block; None for 16,384 on CPU and
             65,536 elsewhere. A rollout is never cut, whatever its size.
-        tokens_per_row: see `models.scorer.score`.
+        tokens_per_row: see `models.scorer.score`; `auto` for those that the base was scored with,
+            else for what fits in memory, see `models.memory.room_for`.
         temperature: see `models.scorer.score`.
         path: see `models.scorer.score`.
         progress: show a bar with tokens a second and time left.
@@ -101,18 +102,21 @@ def run_probes(
             or other settings; the difference is named.
         LockError: another run writes to the store.
         ProcessError: one of the processes has ended early; blocks that are done are kept.
-        PolicyError: the policy cannot take the path asked for.
+        PolicyError: the policy cannot take the path asked for, or a rollout does not fit in memory.
         SchemaError: `tokens_per_block`, `tokens_per_row`, `temperature` or `path` is outside what
             is allowed.
     """
-    settings = scoring_settings(
-        policy, tokens_per_row=tokens_per_row, temperature=temperature, path=path
-    )
     processes.wait()  # the first has repaired, on opening, what a killed run left in the store
-    rollouts = archive.rollouts()
-    problems = read_problems(rollouts, policy)
-    asked = _as_started(archive, conditions_by_probe)
-    todo = _works(archive, problems, policy, asked, tokens=tokens_per_block, settings=settings)
+    problems, todo, room = planned(
+        archive,
+        policy,
+        conditions_by_probe,
+        processes=processes,
+        tokens_per_block=tokens_per_block,
+        tokens_per_row=tokens_per_row,
+        temperature=temperature,
+        path=path,
+    )
     began, scored = time.monotonic(), 0
     total = sum(int(work.survey.scored.sum()) for work in todo)
     done = sum(done_tokens(archive, work) for work in todo)
@@ -123,11 +127,18 @@ def run_probes(
     with tqdm(total=total, initial=done, unit="tok", unit_scale=True, disable=hidden) as bar:
         try:
             for works in rounds:
-                scored += _score_blocks(
-                    archive, policy, works, problems=problems, processes=processes, bar=bar
+                tokens, room = _score_blocks(
+                    archive,
+                    policy,
+                    works,
+                    problems=problems,
+                    processes=processes,
+                    room=room,
+                    bar=bar,
                 )
+                scored += tokens
                 if processes.is_first:
-                    _assemble(archive, works, rollouts, scored_by=policy.name)
+                    _assemble(archive, works, archive.rollouts(), scored_by=policy.name)
             processes.wait()
         except BaseException:
             archive.close()
@@ -140,57 +151,40 @@ def run_probes(
     }
 
 
-def estimate(
+def planned(
     archive: Archive,
     policy: Policy,
     conditions_by_probe: Mapping[str, Sequence[Condition]],
     *,
+    processes: Processes = ALONE,
     tokens_per_block: int | None = None,
-) -> dict[str, Any]:
-    """What `run_probes` would cost; prompts are rendered, the model is not run, nothing is written.
-
-    Args:
-        archive: with rollouts.
-        policy: whose tokenizer and device.
-        conditions_by_probe: as for `run_probes`.
-        tokens_per_block: as for `run_probes`.
-
-    Returns:
-        `rollouts`, `response_tokens`; `scored_tokens` (response tokens x conditions), `fed_tokens`
-        (prompts too, each once a condition and rollout: the padded path), `unique_prompt_tokens`
-        (prompts of each probe and problem with common beginnings once: the trie), `blocks`,
-        `remaining_tokens` (of blocks not done); `probes`: the same by probe, with its number of
-        conditions and counts of comparability verdicts other than OK.
-
-    Raises:
-        ConditionError: see `run_probes`.
-        StoreError: the store has no rollouts, or not this policy's, or a probe of that name with
-            other conditions.
-        SchemaError: `tokens_per_block` is not positive.
-    """
+    tokens_per_row: int | str = AUTO,
+    temperature: float = 1.0,
+    path: str = "auto",
+) -> tuple[Problems, list[Work], Room]:
+    """What `run_probes` will do, and how much of it at once; arguments and errors are its own."""
+    if isinstance(tokens_per_row, str):
+        require_member("tokens_per_row", tokens_per_row, (AUTO,), fix="Or give a number.")
     problems = read_problems(archive.rollouts(), policy)
     asked = _as_started(archive, conditions_by_probe)
-    todo = _works(archive, problems, policy, asked, tokens=tokens_per_block, settings={})
-    probes: dict[str, dict[str, Any]] = {}
-    for work in todo:
-        fed, unique = _prompt_tokens(work, problems, policy)
-        scored = int(work.survey.scored.sum())
-        probes[work.name] = {
-            "conditions": len(work.conditions),
-            "scored_tokens": scored,
-            "fed_tokens": fed + scored,
-            "unique_prompt_tokens": unique,
-            "blocks": len(work.blocks),
-            "remaining_tokens": scored - done_tokens(archive, work),
-            "comparability": verdict_counts(work.survey.comparability),
-        }
-    sizes = ("scored_tokens", "fed_tokens", "unique_prompt_tokens", "blocks", "remaining_tokens")
-    return {
-        "rollouts": len(problems.responses),
-        "response_tokens": sum(map(len, problems.responses)),
-        **{size: sum(probe[size] for probe in probes.values()) for size in sizes},
-        "probes": probes,
-    }
+    todo = _works(archive, problems, policy, asked, tokens=tokens_per_block)
+    unfinished = [work for work in todo if not archive.is_finished(work.name)]
+    fixed: int | None
+    if isinstance(tokens_per_row, str):
+        fixed = (archive.header(BASE) or {}).get("tokens_per_row")
+    else:
+        fixed = tokens_per_row
+    room = room_for(
+        policy,
+        longest=max((int(work.survey.longest.max()) for work in unfinished), default=0),
+        path=resolved_path(policy, path),
+        tokens_per_row=fixed,
+        processes=processes.size,
+    )
+    (size,) = processes.from_first([room.tokens_per_row])
+    settings = scoring_settings(policy, tokens_per_row=size, temperature=temperature, path=path)
+    todo = [work._replace(header={**work.header, **settings}) for work in todo]
+    return problems, todo, room._replace(tokens_per_row=size)
 
 
 def verdict_counts(comparability: np.ndarray) -> dict[str, int]:
@@ -206,7 +200,6 @@ def _works(
     conditions_by_probe: Mapping[str, Sequence[Condition]],
     *,
     tokens: int | None,
-    settings: Mapping[str, Any],
 ) -> list[Work]:
     """The base and the probes, checked and cut into blocks."""
     if not problems.responses:
@@ -226,7 +219,6 @@ def _works(
             "policy_digest": policy.digest,
             "tokenizer_digest": policy.tokenizer_digest,
             "template_digest": policy.template_digest,
-            **settings,
         }
         blocks = archive.assembled_blocks(name)
         left = [group for group in problems.groups if group[0] >= (blocks or [(0, 0)])[-1][1]]
@@ -254,15 +246,14 @@ def _score_blocks(
     *,
     problems: Problems,
     processes: Processes,
+    room: Room,
     bar: "tqdm[Any]",
-) -> int:
-    """Score and write the blocks of probes that are not done; gives their scored tokens.
+) -> tuple[int, Room]:
+    """Score and write the blocks of probes that are not done.
 
-    Of several processes each writes its own; the first returns when all are there.
+    Of several processes each writes its own; the first returns when all are there. Gives the scored
+    tokens of all, and the room that this one was left with.
     """
-
-    def advance(tokens: int) -> None:
-        bar.update(tokens)
 
     def look() -> None:
         """Count what the others have written."""
@@ -279,23 +270,26 @@ def _score_blocks(
             owned.append((work, index))
         else:
             theirs[work.name, index] = work.tokens(index)
-    for work, index in owned:
+    # The longest path first: if memory does not suffice, it shows at once.
+    for work, index in sorted(owned, key=lambda place: -place[0].longest(place[1])[0]):
         bar.set_description(f"{work.name} {index + 1}/{len(work.blocks)}")
-        arrays = _block(work, index, problems, policy, progress=advance)
-        archive.write_block(work.name, index, arrays)
+        arrays, room = _block(work, index, problems, policy, room=room, bar=bar)
+        size = room.tokens_per_row
+        note = {} if size == work.header["tokens_per_row"] else {"tokens_per_row": size}
+        archive.write_block(work.name, index, arrays, **note)
         look()
     processes.wait(look)
     look()
-    return sum(costs)
+    return sum(costs), room
 
 
 def _left(archive: Archive, works: Sequence[Work], processes: Processes) -> list[tuple[Work, int]]:
     """Blocks that are not done, the same list in every process; the first one starts the probes."""
     places = [(work, index) for work in works for index in range(len(work.blocks))]
-    missing = [False] * len(places)
+    missing = [0] * len(places)
     if processes.is_first:
         found = {(work.name, index) for work in works for index in start_probe(archive, work)}
-        missing = [(work.name, index) in found for work, index in places]
+        missing = [int((work.name, index) in found) for work, index in places]
     missing = processes.from_first(missing)
     for work in () if processes.is_first else works:
         require_started(archive, work)
@@ -321,19 +315,38 @@ def _block(
     problems: Problems,
     policy: Policy,
     *,
-    progress: Callable[[int], None],
-) -> dict[str, np.ndarray]:
-    """Arrays of one block, as `Archive.write_block` takes them."""
+    room: Room,
+    bar: "tqdm[Any]",
+) -> tuple[dict[str, np.ndarray], Room]:
+    """Arrays of one block, as `Archive.write_block` takes them, and the room that was enough."""
     start, end = work.blocks[index]
     first = offsets(np.array([len(ids) for ids in problems.responses[start:end]], np.int64))
-    places = list(_branches(work, problems, policy, start=start, end=end))
-    scores = score(
-        policy,
-        [branch for _, _, branch in places],
-        tokens_per_row=work.header["tokens_per_row"],
-        temperature=work.header["temperature"],
+    places = list(branches_of(work, problems, policy, start=start, end=end))
+    done = bar.n
+
+    def advance(tokens: int) -> None:
+        bar.update(tokens)
+
+    def attempt(room: Room) -> list[Scores]:
+        bar.update(done - bar.n)  # what an attempt that ran out of memory has counted
+        return score(
+            policy,
+            [branch for _, _, branch in places],
+            tokens_per_row=room.tokens_per_row,
+            temperature=work.header["temperature"],
+            path=work.header["path"],
+            streams=room.streams,
+            progress=advance,
+        )
+
+    longest, rollout = work.longest(index)
+    scores, room = with_less_room(
+        attempt,
+        room,
+        policy=policy,
+        longest=longest,
         path=work.header["path"],
-        progress=progress,
+        name=f"rollout {rollout} under probe `{work.name}`",
     )
     shape = (len(work.conditions), int(first[-1]))
     arrays = {name: np.full(shape, np.nan, PROBE[name].dtype) for name in STATISTICS}
@@ -343,10 +356,10 @@ def _block(
             arrays[name][condition, span] = getattr(found, name)
     arrays["comparability"] = work.survey.comparability[:, start:end]
     arrays["inserted_tokens"] = work.survey.inserted[:, start:end]
-    return arrays
+    return arrays, room
 
 
-def _branches(
+def branches_of(
     work: Work, problems: Problems, policy: Policy, *, start: int, end: int
 ) -> Iterator[tuple[int, int, Branch]]:
     """(condition, rollout, branch) of all that can be scored among the rollouts [start, end)."""
@@ -358,16 +371,3 @@ def _branches(
             for condition, prompt in enumerate(asked):
                 if work.survey.comparability[condition, rollout] not in UNSCORED:
                     yield condition, rollout, Branch(prompt.ids, problems.responses[rollout])
-
-
-def _prompt_tokens(work: Work, problems: Problems, policy: Policy) -> tuple[int, int]:
-    """Prompt tokens fed, and those left when common beginnings are computed once a problem."""
-    fed = unique = 0
-    for index, (start, end) in enumerate(problems.groups):
-        asked = prompts(problems, index, work.conditions, encoder=policy)
-        scorable = ~np.isin(work.survey.comparability[:, start:end], UNSCORED)
-        fed += sum(
-            len(prompt.ids) * int(n) for prompt, n in zip(asked, scorable.sum(axis=1), strict=True)
-        )
-        unique += unique_tokens(prompt.ids for prompt in asked)
-    return fed, unique

@@ -39,6 +39,12 @@ class Work(NamedTuple):
         start, end = self.blocks[index]
         return int(self.survey.scored[start:end].sum())
 
+    def longest(self, index: int) -> tuple[int, int]:
+        """The longest branch of one block: fed tokens, and its rollout."""
+        start, end = self.blocks[index]
+        rollout = start + int(self.survey.longest[start:end].argmax())
+        return int(self.survey.longest[rollout]), rollout
+
 
 def start_probe(archive: Archive, work: Work) -> list[int]:
     """Start or resume a probe; gives the blocks to score, see `Archive.start_probe`.

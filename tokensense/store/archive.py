@@ -255,7 +255,9 @@ class Archive(Reader):
     def _plan(self, name: str) -> Plan:
         return self._plans.get(name) or super()._plan(name)
 
-    def write_block(self, name: str, index: int, arrays: Mapping[str, np.ndarray]) -> None:
+    def write_block(
+        self, name: str, index: int, arrays: Mapping[str, np.ndarray], **note: object
+    ) -> None:
         """Write one block; when this returns it survives a kill and a power cut.
 
         Args:
@@ -263,6 +265,7 @@ class Archive(Reader):
             index: number of the block.
             arrays: every variable of `schema.PROBE`, (condition, token of the block) or
                 (condition, rollout of the block).
+            note: in what the block departs from the header, JSON; attribute `block_notes` has it.
 
         Raises:
             SchemaError: names, dtypes, shapes or flags are not as needed.
@@ -275,7 +278,7 @@ class Archive(Reader):
         plan.require_block(index, arrays)
         folder = probing.folder_of(self._work, name)
         with tree.disk(folder, f"block {index} of probe {name!r}"):
-            block_files.write(folder, index, arrays, on_event=self._on_event)
+            block_files.write(folder, index, arrays, note=note, on_event=self._on_event)
 
     def assemble_probe(
         self,
@@ -300,9 +303,10 @@ class Archive(Reader):
         with self._writing(f"assembly of probe {name!r}"):
             if not self.is_finished(name):
                 plan = self._plan(name)
-                frame = plan.frame(coords, attrs or {}, rollouts=self.rollouts())
                 files = assembly.all_blocks(self._work, plan)
                 node = self.path / "probes" / name
+                noted = assembly.notes(self.path, plan, files)
+                frame = plan.frame(coords, {**(attrs or {}), **noted}, rollouts=self.rollouts())
                 tree.publish(
                     self.path,
                     f"/probes/{name}",

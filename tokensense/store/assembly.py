@@ -1,7 +1,7 @@
 """Blocks of a probe become flat sharded arrays.
 
 Reads  block files of a plan; the probe's node, where rollouts were appended after it.
-Gives  all_blocks; assemble, which writes the probe's zarr group.
+Gives  all_blocks, notes; assemble, which writes the probe's zarr group.
 Sign   none of its own.
 
 Ragged blocks cannot end on the borders of zarr's regular shards, and misaligned writers lose data
@@ -11,6 +11,7 @@ shards are in memory at a time: while one is compressed the next is gathered.
 Source: own work.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -25,10 +26,12 @@ from tokensense.schema import PROBE, attributes
 from tokensense.segments import offsets
 from tokensense.store import blocks as block_files
 from tokensense.store import layout
+from tokensense.store.coverage import attributes_of
 from tokensense.store.probing import Plan, folder_of
 from tokensense.store.tree import OnEvent
 
 THREADS = 3
+NOTES = "block_notes"
 
 
 def all_blocks(work: Path, plan: Plan) -> list[Path]:
@@ -49,6 +52,16 @@ def all_blocks(work: Path, plan: Plan) -> list[Path]:
             "Run the probe again: it computes the missing blocks."
         )
     return [done[index] for index in wanted]
+
+
+def notes(store: Path, plan: Plan, files: Sequence[Path]) -> dict[str, str]:
+    """Attribute `block_notes`, JSON: by number, what sets some blocks apart; none where none is."""
+    kept = attributes_of(store, f"/probes/{plan.name}")
+    found = json.loads(kept.get(NOTES, "{}"))
+    for index, file in enumerate(files, start=plan.kept):
+        if note := block_files.note_of(file):
+            found[str(index)] = note
+    return {NOTES: json.dumps(found, sort_keys=True)} if found else {}
 
 
 def assemble(

@@ -12,6 +12,7 @@ Source: own work (prime-rl's ready markers do the same for folders).
 
 import hashlib
 import io
+import json
 import os
 import re
 import secrets
@@ -29,18 +30,27 @@ from tokensense.store.tree import OnEvent, sync_folder
 
 NAME = re.compile(r"(\d{6,})-([0-9a-f]{64})\.npz")
 PIECE = 2**20
+NOTE = "note"
 THREADS = 4
 # Of a zip archive: bytes before the name of a member, and where the lengths of name and extra are.
 LOCAL_HEADER, LOCAL_NAME = 30, 26
 
 
-def write(folder: Path, index: int, arrays: Mapping[str, np.ndarray], *, on_event: OnEvent) -> Path:
+def write(
+    folder: Path,
+    index: int,
+    arrays: Mapping[str, np.ndarray],
+    *,
+    note: Mapping[str, Any] | None = None,
+    on_event: OnEvent,
+) -> Path:
     """Write one block; a block that is there already with the same bytes is left alone.
 
     Args:
         folder: where the probe's blocks lie.
         index: number of the block.
         arrays: what it holds.
+        note: what sets it apart from other blocks, JSON; kept with it, empty for most.
         on_event: called before data, after each piece, before fsync and before rename; for tests.
 
     Returns:
@@ -51,6 +61,8 @@ def write(folder: Path, index: int, arrays: Mapping[str, np.ndarray], *, on_even
     """
     buffer = io.BytesIO()
     ordered: dict[str, Any] = {n: np.ascontiguousarray(arrays[n]) for n in sorted(arrays)}
+    if note:
+        ordered[NOTE] = np.array(json.dumps(note, sort_keys=True))
     np.savez(buffer, **ordered)
     payload = buffer.getbuffer()
     final = folder / f"{index:06d}-{hashlib.sha256(payload).hexdigest()}.npz"
@@ -127,7 +139,17 @@ def read(path: Path) -> dict[str, np.ndarray]:
         if not is_intact(path):
             raise _damaged(path, "bytes that are not those of its name")
         with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-            return {name: found[name] for name in found.files}
+            return {name: found[name] for name in found.files if name != NOTE}
+
+
+def note_of(path: Path) -> dict[str, Any]:
+    """What sets a block, whose digest was looked at before, apart from others; {} for nothing.
+
+    Raises:
+        StoreError: the file is damaged.
+    """
+    with _whole(path), path.open("rb") as file, np.load(file, allow_pickle=False) as found:
+        return dict(json.loads(str(found[NOTE]))) if NOTE in found.files else {}
 
 
 class Member(NamedTuple):
