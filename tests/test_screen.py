@@ -2,7 +2,7 @@
 
 import pytest
 
-from tokensense.screen import WIDTH, findings, screen
+from tokensense.screen import WIDTH, cost, findings, screen
 
 FOUND = {
     "path": "runs/a.zarr",
@@ -98,3 +98,25 @@ def test_findings_say_what_to_do():
     assert findings([("/rollouts", "is damaged", "copy")]) == [
         "/rollouts: is damaged. To do: restore it from a copy"
     ]
+
+
+def test_a_dry_run_is_told_with_units():
+    found = {
+        "rollouts": 3, "response_tokens": 4000, "scored_tokens": 20_000, "remaining_tokens": 9000,
+        "fed_tokens": 21_000, "whole_tokens": 42_000, "streams": 2, "tokens_per_row": 1024,
+        "path": "trie", "peak_gib": 0.054, "weights_gib": 0.5, "free_gib": 21.5,
+        "remaining_seconds": 3725.4, "tokens_per_second": 351.6, "sample_tokens": 2500,
+        "sample_seconds": 7.25, "probes": {"base": {"blocks": 1}},
+    }  # fmt: skip
+    text = "\n".join(cost(found))
+    for part in (
+        "3 with 4,000 response tokens",
+        "20,000 tokens, 9,000 of them left",
+        "21,000 tokens; 42,000 if nothing",
+        "2 x 1,024 tokens, path trie",
+        "0.05 GiB above the weights (0.50 GiB); 21.50 GiB are free",
+        "1 h 2 min 5 s; 352 tokens scored a second, as in a sample of 2,500 tokens fed in 7.2 s",
+    ):
+        assert part in text
+    done = cost({**found, "remaining_seconds": 0.0, "tokens_per_second": None})
+    assert "0 h 0 min 0 s" in "\n".join(done)

@@ -91,6 +91,8 @@ def test_a_branch_does_not_depend_on_longer_ones_beside_it():
     assert scoring_settings(policy, path="padded")["path"] == "alone"
     found = score(policy, branches)
     assert largest_error(found, branches, policy.model)[0] < 1e-4
+    again = score(policy, branches, path="alone")  # what a resolved path says can be asked for
+    assert [a.logp.tobytes() for a in again] == [a.logp.tobytes() for a in found]
     with pytest.raises(PolicyError, match="positions follow the longest sequence fed"):
         score(policy, branches, path="trie")
 
@@ -121,13 +123,13 @@ def test_threads_do_not_change_a_byte(path):
     before = torch.get_num_threads()
     try:
         found = []
-        for threads in (1, 2, 5):
+        for threads, streams in ((1, None), (2, None), (5, None), (5, 2)):
             torch.set_num_threads(threads)
-            scores = score(policy, branches, tokens_per_row=32, path=path)
+            scores = score(policy, branches, tokens_per_row=32, path=path, streams=streams)
             found.append([x.tobytes() for part in scores for x in part])
     finally:
         torch.set_num_threads(before)
-    assert found[0] == found[1] == found[2]
+    assert found[0] == found[1] == found[2] == found[3]
 
 
 def test_no_statistic_is_nan_and_each_has_its_range():

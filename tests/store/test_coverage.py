@@ -44,6 +44,26 @@ def probe(archive, name="opposed"):
     return todo
 
 
+def test_what_sets_blocks_apart_is_kept_with_them_and_told_by_the_node(path, weeks):
+    """Notes survive a damaged block scored anew, assembly, and an append."""
+    blocks, note = driver.ranges(FIRST, 5), {"tokens_per_row": 512}
+    with Archive(path) as archive:
+        archive.write_rollouts(weeks[0])
+        archive.start_probe("opposed", driver.header(), blocks)
+        for index, told in enumerate((note, {}, {"tokens_per_row": 1})):
+            archive.write_block("opposed", index, driver.block(weeks[0], *blocks[index]), **told)
+        assert set(archive.read_block("opposed", 0)) == set(PROBE)
+        (last,) = (path / WORK / "probes" / "opposed").glob("000002-*.npz")
+        last.write_bytes(b"damaged")
+        assert archive.start_probe("opposed", driver.header(), blocks) == [2]
+        archive.write_block("opposed", 2, driver.block(weeks[0], *blocks[2]))
+        archive.assemble_probe("opposed", coords=driver.coords())
+        assert json.loads(archive.read("/probes/opposed").attrs["block_notes"]) == {"0": note}
+        archive.append_rollouts(weeks[1], join=joined)
+        probe(archive)
+        assert json.loads(archive.read("/probes/opposed").attrs["block_notes"]) == {"0": note}
+
+
 def test_a_probe_goes_on_with_the_rollouts_that_were_appended(path, weeks):
     with Archive(path) as archive:
         archive.write_rollouts(weeks[0])
