@@ -181,7 +181,9 @@ def planned(
         tokens_per_row=fixed,
         processes=processes.size,
     )
+    # What is free differs from process to process, and from one moment to the next.
     (size,) = processes.from_first([room.tokens_per_row])
+    size = size if tokens_per_row == AUTO else room.tokens_per_row
     settings = scoring_settings(policy, tokens_per_row=size, temperature=temperature, path=path)
     todo = [work._replace(header={**work.header, **settings}) for work in todo]
     return problems, todo, room._replace(tokens_per_row=size)
