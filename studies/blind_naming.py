@@ -36,7 +36,7 @@ import tokensense as ts
 from tokensense.errors import TokensenseError
 from tokensense.models import tiny
 from tokensense.models.policy import Policy, load_policy
-from tokensense.probes.rescore import COORDINATES
+from tokensense.probes.node import COORDINATES
 from tokensense.rollouts.table import NO_TEXT
 from tokensense.schema import NO_STEP, NO_TOKEN, PROBE, Label
 from tokensense.stats.naming import NOT_ESTIMABLE, THRESHOLDS, WORDS

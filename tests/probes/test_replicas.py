@@ -86,8 +86,8 @@ def test_a_wrong_stored_score_is_seen(archive, tiny, monkeypatch):
     """The differences are between the store and a fresh score, token by token."""
     read = Archive.read
 
-    def spoiled(self, node):
-        found = read(self, node)
+    def spoiled(self, node, **how):
+        found = read(self, node, **how)
         if node != "/probes/opposed":
             return found
         logp = found["logp"].load().copy()

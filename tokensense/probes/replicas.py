@@ -65,6 +65,8 @@ def measure(
         StatisticsError: no rollout may be compared under that condition.
     """
     probe = probe or _any_probe(archive)
+    if not archive.is_finished(probe):
+        raise StoreError(f"a replica needs a finished probe; `{probe}` is none. Score it first.")
     header = header_of(archive.path, probe)
     if header["policy_digest"] != policy.digest:
         raise StoreError(

@@ -184,10 +184,12 @@ def planned(
         tokens_per_row=fixed,
         processes=processes.size,
     )
-    # As the base was scored, else by the size of the work.
+    # As the base was scored, else by the size of the work. What is free differs from process to
+    # process, and from one moment to the next.
     scored = sum(int(work.survey.scored.sum()) for work in unfinished)
     pays = worth_compiling(policy, scored, chosen) if base is None else "compiled" in base
     size, fused = processes.from_first([room.tokens_per_row, pays])
+    size = size if tokens_per_row == AUTO else room.tokens_per_row
     settings = scoring_settings(
         policy, tokens_per_row=size, temperature=temperature, path=path, compiled=bool(fused)
     )
