@@ -122,6 +122,9 @@ def free_bytes(device: torch.device) -> int:
 
     On CPU the smallest of what the system and each cgroup above this process (v1 or v2) leave; the
     page cache that a cgroup can drop counts as free.
+
+    Raises:
+        PolicyError: the system does not say what is free.
     """
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0]) + _cached(device)
@@ -170,7 +173,9 @@ def room_for(
         f"time; {free / GIB:.2f} GiB are free"
     )
     if not fixed:
-        raise PolicyError(f"{said}. Leave long rollouts out, or use more memory.")
+        raise PolicyError(
+            f"scoring {policy.name} needs less: {said}. Leave long rollouts out, or use more memory."
+        )
     if need > free:  # another start had more; what it fixed stands, and may yet do
         warnings.warn(f"{said}. Where memory runs out, rows are halved.", stacklevel=2)
     return room

@@ -168,7 +168,12 @@ def planned(
     temperature: float = 1.0,
     path: str = "auto",
 ) -> tuple[Problems, list[Work], Room]:
-    """What `run_probes` will do, and how much of it at once; arguments and errors are its own."""
+    """What `run_probes` will do, and how much of it at once; arguments are its own.
+
+    Raises:
+        StoreError: see `run_probes`.
+        SchemaError: see `run_probes`.
+    """
     if isinstance(tokens_per_row, str):
         require_member("tokens_per_row", tokens_per_row, (AUTO,), fix="Or give a number.")
     problems = read_problems(archive.rollouts(), policy)
