@@ -173,9 +173,7 @@ def room_for(
         f"time; {free / GIB:.2f} GiB are free"
     )
     if not fixed:
-        raise PolicyError(
-            f"scoring {policy.name} needs less: {said}. Leave long rollouts out, or use more memory."
-        )
+        raise PolicyError(f"more memory is needed: {said}. Leave long rollouts out, or get more.")
     if need > free:  # another start had more; what it fixed stands, and may yet do
         warnings.warn(f"{said}. Where memory runs out, rows are halved.", stacklevel=2)
     return room
