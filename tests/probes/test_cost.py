@@ -1,4 +1,3 @@
-import os
 import time
 
 import numpy as np
@@ -15,13 +14,6 @@ from tokensense.models.plan import Load
 from tokensense.probes import cost
 from tokensense.probes.cost import estimate
 from tokensense.rollouts.trajectory import Imported, Trace
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _without_flushing():
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(os, "fsync", lambda _: None)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -31,14 +31,6 @@ PROBES = ("base", "opposed")
 TOKENS = 150  # a block: 2 for the base, 6 for the other
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _without_flushing():
-    """No power cut in these tests; processes that are forked inherit it."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(os, "fsync", lambda _: None)
-        yield
-
-
 @pytest.fixture(scope="module")
 def policy():
     return tiny_policy()

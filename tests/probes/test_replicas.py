@@ -1,4 +1,3 @@
-import os
 import shutil
 
 import numpy as np
@@ -20,13 +19,6 @@ from tokensense.probes.templates import from_dicts
 from tokensense.rollouts.trajectory import assemble
 from tokensense.store.archive import Archive
 from tokensense.store.tree import consolidate
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _without_flushing():
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(os, "fsync", lambda _: None)
-        yield
 
 
 @pytest.fixture(scope="module")

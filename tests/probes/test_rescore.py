@@ -1,6 +1,5 @@
 import inspect
 import json
-import os
 import shutil
 from collections import Counter
 from contextlib import contextmanager
@@ -43,14 +42,6 @@ HOSTILE = from_dicts(
         {"name": "long", "text": "very " * 200 + "long."},
     ]
 )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _without_flushing():
-    """No power cut in these tests: `tests/store` has them. Flushing is most of their time."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(os, "fsync", lambda _: None)
-        yield
 
 
 @pytest.fixture(scope="module")
