@@ -191,7 +191,8 @@ def _anonymous(rollouts: xr.Dataset) -> xr.Dataset:
 
 def _header(probe: xr.Dataset) -> dict[str, object]:
     digests = dict.fromkeys(("policy_digest", "tokenizer_digest", "template_digest"), BLIND)
-    return {"conditions": [{}] * probe.sizes["condition"], **digests}
+    dtype = json.loads(probe.attrs["header"])["dtype"]
+    return {"conditions": [{}] * probe.sizes["condition"], "dtype": dtype, **digests}
 
 
 def _shuffled(rollouts: xr.Dataset, *, within: bool, seed: int) -> xr.Dataset:

@@ -129,12 +129,12 @@ def measure(variant: str, policy: Policy, branches: list[Branch], *, name: str) 
     begun = time.monotonic()
     batch, call = _prepared(variant, policy, branches)
     warm_up = time.monotonic() - begun
-    before = _memory_start()
+    before = memory_start()
     begun = time.perf_counter()
     with torch.inference_mode():
         found = call(branches)
     seconds = time.perf_counter() - begun
-    peak = (_status("VmHWM") - before) / 1024
+    peak = (status("VmHWM") - before) / 1024
     scored = sum(len(b.response) for b in branches)
     floor = floor_work(policy, branches) / rate
     figures = (scored, seconds, warm_up, floor, rate / 1e9, batch, peak, np.nan, np.nan)
@@ -163,17 +163,17 @@ def _prepared(
     return best, lambda all_: [x.float().numpy() for x in peer(policy, all_, best)]
 
 
-def _status(key: str) -> float:
+def status(key: str) -> float:
     """A line of /proc/self/status, KiB."""
     lines = Path("/proc/self/status").read_text("ascii").splitlines()
     return float(next(line for line in lines if line.startswith(key)).split()[1])
 
 
-def _memory_start() -> float:
+def memory_start() -> float:
     """Give freed memory back and forget the peak so far; what is held now, KiB."""
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5", "ascii")
-    return _status("VmRSS")
+    return status("VmRSS")
 
 
 # One process a run

@@ -178,6 +178,7 @@ def written(config: Config, path: Path) -> list[Line]:
             header = {
                 "conditions": [{"name": str(i)} for i in range(conditions)],
                 "policy_digest": "p", "tokenizer_digest": "t", "template_digest": "c",
+                "dtype": "float32",
             }  # fmt: skip
             spent = Spent()
             for index in archive.start_probe(name, header, blocks):
