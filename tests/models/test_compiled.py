@@ -1,5 +1,6 @@
 """Fused code gives what plain code gives, and leaves the model as it was."""
 
+import math
 import warnings
 
 import numpy as np
@@ -37,6 +38,21 @@ def test_the_fused_head_gives_what_the_definition_gives(dtype):
     if dtype == torch.float32:
         for ours, truth in zip(fused, expected(hidden, targets, head, 0.7), strict=True):
             torch.testing.assert_close(ours.double(), truth, rtol=2e-6, atol=4e-6)
+
+
+def test_a_head_without_softcap_is_right_after_heads_with_several():
+    """Compiled code that has seen two numbers takes a third, and infinity would be none."""
+    hidden, weight = torch.randn(5, 8), torch.randn(50, 8)
+    targets = torch.arange(5)
+    for softcap in (9.0, 5.0, 2.0, math.inf):
+        for scale in (0.5, 0.25, 1.0):
+            head = Head(weight, None, scale, softcap)
+            for ours, truth in zip(
+                log_statistics(hidden, targets, head, fused=True),
+                expected(hidden, targets, head, 1.0),
+                strict=True,
+            ):
+                torch.testing.assert_close(ours.double(), truth, rtol=2e-6, atol=4e-6)
 
 
 def agrees(name: str) -> None:

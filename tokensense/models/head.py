@@ -98,6 +98,14 @@ def log_statistics(
     return LogStatistics(*(torch.cat(parts) for parts in zip(*blocks, strict=True)))
 
 
+class _Shape(NamedTuple):
+    """What is done to logits before the softmax; None for nothing."""
+
+    scale: float | None
+    softcap: float | None
+    temperature: float | None
+
+
 class _Sums(NamedTuple):
     """What is kept of the tiles seen so far, with e = exp(logit - maximum); (row,) each.
 
@@ -118,7 +126,7 @@ def _row_block(
     fold = compiled(_folded) if fused else _folded
     zeros = [torch.zeros(len(targets), device=hidden.device) for _ in range(4)]
     sums = _Sums(torch.full_like(zeros[0], torch.finfo(torch.float32).min), *zeros)
-    shape = (head.scale, head.softcap, temperature)
+    shape = _shape(head, temperature)
     for start in range(0, head.weight.shape[0], tile):
         raw = _product(hidden, head, start, start + tile)
         sums = fold(raw, targets - start, sums, shape)
@@ -131,15 +139,12 @@ def _row_block(
     )
 
 
-def _folded(raw: Tensor, targets: Tensor, sums: _Sums, shape: tuple[float, float, float]) -> _Sums:
-    """The sums with one tile more; `shape` is scale, softcap and temperature, targets count in it.
+def _folded(raw: Tensor, targets: Tensor, sums: _Sums, shape: _Shape) -> _Sums:
+    """The sums with one tile more; targets count in it.
 
     Eager, it works in place: `raw` is not to be used again.
     """
-    scale, softcap, temperature = shape
-    logits = _shaped(raw.float(), scale, softcap)
-    if temperature != 1.0:
-        logits = logits.div_(temperature)
+    logits = _shaped(raw.float(), shape)
     inside = (targets >= 0) & (targets < logits.shape[1])
     logit = logits.gather(1, targets.clamp(0, logits.shape[1] - 1)[:, None])[:, 0]
     maximum = torch.maximum(sums.maximum, logits.amax(-1))
@@ -159,7 +164,7 @@ def _folded(raw: Tensor, targets: Tensor, sums: _Sums, shape: tuple[float, float
 
 def logits_of(hidden: Tensor, head: Head, start: int, end: int) -> Float32[Tensor, "row tile"]:
     """Logits of columns [start, end), float32, scale and softcap applied."""
-    return _shaped(_product(hidden, head, start, end).float(), head.scale, head.softcap)
+    return _shaped(_product(hidden, head, start, end).float(), _shape(head, 1.0))
 
 
 def _product(hidden: Tensor, head: Head, start: int, end: int) -> Tensor:
@@ -168,10 +173,24 @@ def _product(hidden: Tensor, head: Head, start: int, end: int) -> Tensor:
     return functional.linear(hidden, head.weight[start:end], bias)
 
 
-def _shaped(logits: Tensor, scale: float, softcap: float) -> Tensor:
-    """Scale and softcap, in place."""
-    if scale != 1.0:
-        logits = logits.mul_(scale)
-    if softcap != math.inf:
-        logits = logits.div_(softcap).tanh_().mul_(softcap)
+def _shape(head: Head, temperature: float) -> _Shape:
+    """What is done to logits; None for what would change nothing.
+
+    Never infinity: compiled code takes a number for finite, and drops the question whether it is.
+    """
+    return _Shape(
+        None if head.scale == 1.0 else head.scale,
+        None if head.softcap == math.inf else head.softcap,
+        None if temperature == 1.0 else temperature,
+    )
+
+
+def _shaped(logits: Tensor, shape: _Shape) -> Tensor:
+    """Scale, softcap and temperature, in place."""
+    if shape.scale is not None:
+        logits = logits.mul_(shape.scale)
+    if shape.softcap is not None:
+        logits = logits.div_(shape.softcap).tanh_().mul_(shape.softcap)
+    if shape.temperature is not None:
+        logits = logits.div_(shape.temperature)
     return logits
