@@ -35,9 +35,9 @@ FASTEST = {"cpu": TOKENS_PER_ROW}
 FASTEST_ELSEWHERE = 16384
 SMALLEST = 128  # tokens a row; below, the matrix products are too small to be worth it
 SHARE = 0.8  # of free memory; the closed form is good to 30 %
-# Small objects, and what a thread has for itself. Measured on CPU, where of nine settings of three
-# models the closed form is off by 27 % at most.
-OVERHEAD, OVERHEAD_OF_THREAD = 2**20, 2 * 2**20
+# Small objects; what a thread has for itself; oneDNN's copies of weights in short formats. Measured
+# on CPU, where of fourteen settings of three models the closed form is off by 30 % at most.
+OVERHEAD, OVERHEAD_OF_THREAD, OVERHEAD_OF_SHORT = 2**20, 4 * 2**20, 8 * 2**20
 GIB = 2**30
 MEMORY = Path("/sys/fs/cgroup")
 PROC = Path("/proc")
@@ -94,11 +94,12 @@ def peak_bytes(policy: Policy, room: Room, *, longest: int, path: str, carries: 
     if w.size < 4:  # norms compute in float32
         layer = max(layer, tokens * (5 * w.hidden * w.size + 3 * w.hidden * 4))
     rows, tile = min(ROWS, tokens), min(TILE, w.vocabulary)
-    # Logits and their exponentials; of the tile before, one of them is still there.
-    tiles = (8 if w.vocabulary == tile else 12) + (0 if w.size == 4 else w.size)
+    # Logits and their exponentials; in short formats the logits as they come, too.
+    tiles = 8 if w.size == 4 else 8 + w.size
     head = 2 * tokens * w.hidden * w.size + rows * tile * tiles
     stream = w.layers * carried * w.size + max(layer, head)
-    return OVERHEAD + room.streams * (stream + (OVERHEAD_OF_THREAD if room.streams > 1 else 0))
+    stream += OVERHEAD_OF_THREAD if room.streams > 1 else 0
+    return OVERHEAD + room.streams * stream + (OVERHEAD_OF_SHORT if w.size < 4 else 0)
 
 
 def _attending(policy: Policy, w: _Widths) -> int:
