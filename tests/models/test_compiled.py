@@ -101,8 +101,10 @@ def test_fused_code_is_refused_where_it_cannot_run():
         score(tiny_policy("llama"), some_branches(), path="padded", compiled=True)
 
 
-def test_only_long_work_on_the_trie_is_worth_it():
+def test_only_long_work_in_bfloat16_on_the_trie_is_worth_it():
     policy = tiny_policy("llama")
+    assert not worth_compiling(policy, 10**12, "trie")  # float32
+    policy.model.bfloat16()
     assert worth_compiling(policy, 10**12, "trie")
     assert not worth_compiling(policy, 10**12, "padded")
     assert not worth_compiling(policy, 100, "trie")

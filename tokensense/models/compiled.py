@@ -32,8 +32,8 @@ def can_compile() -> bool:
     if shutil.which(name):
         return True
     warnings.warn(
-        f"Scoring fast on a CPU needs a C++ compiler; `{name}` is not on the PATH. Plain code runs "
-        "instead, about 1.3 times slower; install g++ or set CXX.",
+        f"Scoring bfloat16 fast on a CPU needs a C++ compiler; `{name}` is not on the PATH. Plain "
+        "code runs instead, about 1.3 times slower; install g++ or set CXX.",
         stacklevel=2,
     )
     return False
