@@ -55,7 +55,13 @@ def operations(policy: Policy, load: Load) -> float:
 
 
 def measured_pace(
-    policy: Policy, branches: Sequence[Branch], room: Room, *, path: str, seconds: float = SECONDS
+    policy: Policy,
+    branches: Sequence[Branch],
+    room: Room,
+    *,
+    path: str,
+    compiled: bool = False,
+    seconds: float = SECONDS,
 ) -> Pace:
     """Score the first of some branches, more and more of them while time allows.
 
@@ -65,18 +71,29 @@ def measured_pace(
         room: of the run to come. The rows of a small sample are shorter, so that there are as many
             streams side by side.
         path: see `memory.peak_bytes`.
+        compiled: run fused code. Making it, up to a minute, comes on top of `seconds` and is not in
+            the pace: the run to come finds it in torch's cache.
         seconds: about how long it may take. Even a few tokens of a large policy can take longer.
     """
-    end = time.monotonic() + seconds
     ordered = sorted(branch for branch in branches if branch.response)
     whole = sum(branch.fed for branch in ordered)
     budget = min(FIRST, whole)
+    if compiled:
+        score(policy, _first_tokens(ordered, budget), path=path, compiled=True)
+    end = time.monotonic() + seconds
     while True:
         sample = _first_tokens(ordered, budget)
         fed = sum(part.fed for part in loads_of(sample, tokens_per_row=budget, path=path))
         rows = max(1, min(room.tokens_per_row, fed // (4 * room.streams - 3)))
         began = time.monotonic()
-        score(policy, sample, tokens_per_row=rows, path=path, streams=room.streams)
+        score(
+            policy,
+            sample,
+            tokens_per_row=rows,
+            path=path,
+            compiled=compiled,
+            streams=room.streams,
+        )
         took = max(time.monotonic() - began, 1e-6)
         parts = loads_of(sample, tokens_per_row=rows, path=path)
         done = sum(operations(policy, part) for part in parts)

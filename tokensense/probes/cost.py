@@ -65,7 +65,7 @@ def estimate(
         tokens_per_block=tokens_per_block,
         tokens_per_row=tokens_per_row,
     )
-    path = todo[0].header["path"]
+    path, fused = todo[0].header["path"], "compiled" in todo[0].header
     probes: dict[str, dict[str, Any]] = {}
     peak, left, largest, sample = 0, 0.0, 0.0, list[Branch]()
     for work in todo:
@@ -81,7 +81,9 @@ def estimate(
                 left += needed
                 if needed > largest:
                     largest, sample = needed, branches
-    pace = measured_pace(policy, sample, room, path=path, seconds=seconds) if sample else None
+    pace = None
+    if sample:
+        pace = measured_pace(policy, sample, room, path=path, compiled=fused, seconds=seconds)
     remaining = sum(probe["remaining_tokens"] for probe in probes.values())
     weights = sum(p.numel() * p.element_size() for p in policy.model.parameters())
     return {
