@@ -72,7 +72,7 @@ def demo(
     ] = Path("runs/demo"),
     seed: Seed = 0,
 ) -> None:
-    """See it work in 73 s (two free cores): three small policies of planted truth."""
+    """See it work in 43 s (two free cores): three small policies of planted truth."""
     from tokensense.demo import Demo, run
 
     for line in run(out, config=Demo(seed=seed), tell=lambda line: typer.echo(line, err=True)):
