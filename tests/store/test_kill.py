@@ -130,8 +130,8 @@ def test_ctrl_c_leaves_a_store_that_goes_on(processes, uninterrupted, tmp_path):
     # Two seconds between the first block and the last: on a busy machine the signal comes late.
     run = processes(path, {"seconds": 1.0})
     wait_for(lambda: list((path / WORK / "probes" / "opposed").glob("*.npz")))
-    # While the next block is computed. At the end of a write it may hit a `__del__` (of a zip file),
-    # in which Python drops it; people press Ctrl-C again.
+    # While the next block is computed. At the end of a write it may hit a `__del__` (of a zip
+    # file), in which Python drops it; people press Ctrl-C again.
     time.sleep(0.3)
     os.kill(run.process.pid, signal.SIGINT)
     assert run.end() == 1
