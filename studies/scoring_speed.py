@@ -123,7 +123,6 @@ def _linears(policy: Policy) -> list[torch.Tensor]:
 
 def measure(variant: str, policy: Policy, branches: list[Branch], *, name: str) -> tuple[Run, Any]:
     """Warm up, score once, and what came out: log-probabilities by branch."""
-    torch.set_num_threads(1)
     branches = sorted(branches, key=lambda b: -len(b.context) - len(b.response))
     rate = gemm_rate(policy)
     begun = time.monotonic()

@@ -161,7 +161,11 @@ class _Groups:
         self.set_aside: Counter[str] = Counter()
 
     def add(self, entry: Entry) -> None:
-        """Take in a row, whole or not at all."""
+        """Take in a row, whole or not at all.
+
+        Raises:
+            RowError: its name was that of another question.
+        """
         problem = entry.problem
         group = _Group(entry.group, entry.question_key)
         if self.group_of_name.setdefault(problem.name, group) != group:

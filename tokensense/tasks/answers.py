@@ -232,7 +232,11 @@ class _Crew:
         return worker
 
     def require_open(self) -> None:
-        """Refuse work after `close`, and in a forked copy of the process: it shares the pipes."""
+        """Refuse work after `close`, and in a forked copy of the process: it shares the pipes.
+
+        Raises:
+            InputError: one of the two.
+        """
         if os.getpid() != self.owner:
             raise InputError(
                 f"an AnswerChecker made in this process ({os.getpid()}) is needed; this one was "
