@@ -5,14 +5,17 @@
 
 Every variant is a process of its own on one core: it loads the model, measures the rate of the
 model's own linear maps at 2,048 rows, warms up (compiling counts as warm-up and is printed apart),
-then scores the whole job once. Variants take turns, for as many repeats as asked; median and range.
-Peers run sorted by length at their best batch of 1, 4, 8, 16, found on a part of the job first.
+then scores the job once. Variants take turns, for as many repeats as asked; median and range.
+Peers run sorted by length at their best batch of 1, 4, 8, 16, found once: sizes are tried upward,
+each on one batch, until one is a tenth slower than the best. A peer's rate does not depend on how
+many batches it is given, so it is timed on whole batches spread over the lengths, some 6 seconds of
+them; ours shares work between branches and always scores the whole job.
 
 The hard floor is the time of the work that nobody can avoid at that rate: each prompt and condition
 once, responses once a condition, head rows of scored tokens only, causal attention (2 x parameters
 of the layers' linear maps x tokens + 2 x vocabulary x hidden x scored + attention). Errors are
-against a float32 body with a float64 softmax. Needs the extra `peers` for TRL, minicons, lm-eval;
-what is not installed is left out and said.
+against a float32 body with a float64 softmax, on branches that some 30 seconds of it reach. Needs
+the extra `peers` for TRL, minicons, lm-eval; what is not installed is left out and said.
 
 Each run adds lines to `runs.csv` of the folder; a study that is stopped goes on.
 """
@@ -21,13 +24,14 @@ import argparse
 import csv
 import ctypes
 import importlib.util
+import itertools
 import json
 import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +49,8 @@ from tokensense.models.scorer import score
 from tokensense.models.selfcheck import layer_windows
 
 BATCHES = (1, 4, 8, 16)
+PEER_SECONDS = 6.0
+REFERENCE_SECONDS = 30.0
 NEEDS = {
     "TRL logits_to_keep": "trl",
     "TRL 1.16": "trl",
@@ -61,7 +67,11 @@ REFERENCE = "reference"
 
 @dataclass(frozen=True)
 class Run:
-    """One variant on one job. seconds: of the timed pass. batch: sequences at a time; ours: 0."""
+    """One variant on one job. seconds: of the timed pass over `scored` tokens.
+
+    floor: seconds of the same share of the job at the rate of its linear maps. batch: sequences at
+    a time; ours: 0.
+    """
 
     job: str
     model: str
@@ -102,7 +112,7 @@ def gemm_rate(policy: Policy, rows: int = 2048) -> float:
     inputs = [torch.randn(rows, w.shape[1]).to(w.dtype) for w in layer]
     work = sum(2.0 * rows * w.numel() for w in layer)
     best = 0.0
-    until = time.monotonic() + 3
+    until = time.monotonic() + 2
     while time.monotonic() < until:
         begun = time.perf_counter()
         for x, w in zip(inputs, layer, strict=True):
@@ -121,45 +131,72 @@ def _linears(policy: Policy) -> list[torch.Tensor]:
     ]
 
 
-def measure(variant: str, policy: Policy, branches: list[Branch], *, name: str) -> tuple[Run, Any]:
-    """Warm up, score once, and what came out: log-probabilities by branch."""
+def measure(
+    variant: str, policy: Policy, branches: list[Branch], *, name: str, batch: int
+) -> tuple[Run, dict[int, Any]]:
+    """Warm up, score once, and what came out: log-probabilities by place in the order of length."""
     branches = sorted(branches, key=lambda b: -len(b.context) - len(b.response))
     rate = gemm_rate(policy)
     begun = time.monotonic()
-    batch, call = _prepared(variant, policy, branches)
+    batch, places, call = _prepared(variant, policy, branches, batch)
     warm_up = time.monotonic() - begun
+    asked = [branches[i] for i in places]
     before = memory_start()
     begun = time.perf_counter()
     with torch.inference_mode():
-        found = call(branches)
+        found = call(asked)
     seconds = time.perf_counter() - begun
     peak = (status("VmHWM") - before) / 1024
-    scored = sum(len(b.response) for b in branches)
-    floor = floor_work(policy, branches) / rate
+    scored = sum(len(b.response) for b in asked)
+    share = scored / sum(len(b.response) for b in branches)
+    floor = floor_work(policy, branches) / rate * share
     figures = (scored, seconds, warm_up, floor, rate / 1e9, batch, peak, np.nan, np.nan)
-    return Run(name, policy.name, policy.dtype, variant, *figures), found
+    run = Run(name, policy.name, policy.dtype, variant, *figures)
+    return run, dict(zip(places, found, strict=True))
 
 
 def _prepared(
-    variant: str, policy: Policy, branches: list[Branch]
-) -> tuple[int, Callable[[list[Branch]], Any]]:
-    """A warm variant: its batch, and the call to be timed."""
-    part = branches[:: max(1, len(branches) // 16)][:16]
+    variant: str, policy: Policy, branches: list[Branch], batch: int
+) -> tuple[int, list[int], Callable[[list[Branch]], Any]]:
+    """A warm variant: its batch (found where 0 is given), places to be timed, and the call."""
     if variant in OURS:
+        part = branches[:: max(1, len(branches) // 16)][:16]
         score(policy, part, **OURS[variant])
-        return 0, lambda all_: [s.logp for s in score(policy, all_, **OURS[variant])]
+        everything = list(range(len(branches)))
+        return 0, everything, lambda all_: [s.logp for s in score(policy, all_, **OURS[variant])]
     peer = reference if variant == REFERENCE else PEERS[variant]
-    if variant in (REFERENCE, "one at a time"):
-        peer(policy, part[:1], 1)
-        return 1, lambda all_: [x.numpy() for x in peer(policy, all_, 1)]
-    times = {}
+    alone = variant in (REFERENCE, "one at a time")
     with torch.inference_mode():
-        for batch in BATCHES:
-            begun = time.perf_counter()
-            peer(policy, part, batch)
-            times[batch] = time.perf_counter() - begun
-    best = min(times, key=lambda b: times[b])
-    return best, lambda all_: [x.float().numpy() for x in peer(policy, all_, best)]
+        peer(policy, branches[-1:], 1)  # what happens once: imports, patches
+        batch, each = best_batch(peer, policy, branches, (1,) if alone else (batch,) * bool(batch))
+    limit = REFERENCE_SECONDS if variant == REFERENCE else PEER_SECONDS
+    places = spread(len(branches), batch, wanted=limit / each)
+    return batch, places, lambda some: [x.float().numpy() for x in peer(policy, some, batch)]
+
+
+def best_batch(
+    peer: Callable[..., Any], policy: Policy, branches: list[Branch], sizes: Sequence[int]
+) -> tuple[int, float]:
+    """The fastest batch size, sizes tried upward until one is a tenth slower; seconds a batch."""
+    times: dict[int, float] = {}
+    for size in sizes or BATCHES:
+        begin = max(0, len(branches) // 2 - size)
+        part = branches[begin : begin + size]
+        begun = time.perf_counter()
+        peer(policy, part, size)
+        times[size] = (time.perf_counter() - begun) / len(part)
+        if times[size] > 1.1 * min(times.values()):
+            break
+    best = min(times, key=lambda size: times[size])
+    return best, times[best] * best
+
+
+def spread(count: int, batch: int, *, wanted: float) -> list[int]:
+    """Places of about `wanted` whole batches, evenly over the order of length."""
+    starts = list(range(0, count, batch))
+    step = max(1, round(len(starts) / max(1.0, wanted)))
+    chosen = starts[step // 2 :: step]
+    return [i for start in chosen for i in range(start, min(start + batch, count))]
 
 
 def status(key: str) -> float:
@@ -185,22 +222,31 @@ def child(given: argparse.Namespace) -> None:
     policy = load_policy(given.model, dtype=given.dtype)
     branches = job(given.job, policy, data=given.data, quick=given.quick)
     truth = given.out / f"{given.job}-{Path(given.model).stem}{'-quick' * given.quick}.npz"
-    run, found = measure(given.variant, policy, branches, name=given.job)
+    run, found = measure(given.variant, policy, branches, name=given.job, batch=given.batch)
     line = dict(run.__dict__)
-    flat = np.concatenate(found)
     if given.variant == REFERENCE:
-        np.savez(truth, logp=flat)
-    elif truth.exists() and len(expected := np.load(truth)["logp"]) == len(flat):
-        error = np.abs(flat - expected)
+        np.savez(truth, **{str(place): logp for place, logp in found.items()})
+    elif truth.exists() and (error := _errors(found, np.load(truth))).size:
         line |= {"error_max": float(error.max()), "error_mean": float(error.mean())}
     print(json.dumps(line))
 
 
-def spawn(variant: str, jobname: str, given: argparse.Namespace, dtype: str) -> dict[str, Any]:
-    """A run in a process of its own."""
+def _errors(found: dict[int, Any], truth: Any) -> np.ndarray:  # noqa: ANN401 (NpzFile)
+    """|difference| in nats, over branches that both know token by token."""
+    known = [place for place in found if str(place) in truth]
+    pairs = [(found[place], truth[str(place)]) for place in known]
+    gaps = [np.abs(mine - other) for mine, other in pairs if len(mine) == len(other)]
+    return np.concatenate([np.zeros(0), *gaps])
+
+
+def spawn(
+    variant: str, jobname: str, given: argparse.Namespace, *, dtype: str, batch: int
+) -> dict[str, Any]:
+    """A run in a process of its own. batch: 0 where it is still to be found."""
     asked = [sys.executable, "-m", "studies.scoring_speed", "--variant", variant, "--job", jobname]
     asked += ["--model", given.model, "--dtype", dtype, "--data", str(given.data)]
     asked += ["--out", str(given.out), "--core", str(given.core), *["--quick"] * given.quick]
+    asked += ["--batch", str(batch)]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{variant} on {jobname} failed:\n{done.stderr[-3000:]}")
@@ -217,20 +263,28 @@ def main(given: argparse.Namespace) -> None:
     if left := [name for name in PEERS if name not in there]:
         print(f"not installed, left out: {', '.join(left)} (extra `peers`)")
     model = load_policy(given.model).name
-    for repeat in range(given.repeats):
-        for name in given.jobs:
-            for dtype in given.dtypes:
-                first = [REFERENCE] if dtype == "float32" and repeat == 0 else []
-                for variant in (*first, *OURS, *there):
-                    key = (name, model, dtype, variant)
-                    done = [x for x in lines if key == tuple(x[k] for k in KEYS)]
-                    if len(done) > repeat:
-                        continue
-                    line = spawn(variant, name, given, dtype)
-                    lines.append({k: str(v) for k, v in line.items()})
-                    _append(path, line)
-                    print(_said(line), flush=True)
+    for repeat, name, dtype, variant in turns(given, there):
+        key = (name, model, dtype, variant)
+        done = [x for x in lines if key == tuple(x[k] for k in KEYS)]
+        if len(done) > repeat:
+            continue
+        batch = int(done[0]["batch"]) if done else 0
+        line = spawn(variant, name, given, dtype=dtype, batch=batch)
+        lines.append({k: str(v) for k, v in line.items()})
+        _append(path, line)
+        print(_said(line), flush=True)
     print(table([line for line in lines if line["model"] == model]))
+
+
+def turns(given: argparse.Namespace, peers: Sequence[str]) -> Iterator[tuple[int, str, str, str]]:
+    """Repeat, job, format and variant of each run; what is switched off is tried on short alone."""
+    jobs, repeats = (["short"], 1) if given.quick else (given.jobs, given.repeats)
+    for repeat, name, dtype in itertools.product(range(repeats), jobs, given.dtypes):
+        if dtype == "float32" and repeat == 0:
+            yield repeat, name, dtype, REFERENCE
+        for variant in (*OURS, *peers):
+            if variant == "ours" or variant in peers or name == "short":
+                yield repeat, name, dtype, variant
 
 
 KEYS = ("job", "model", "dtype", "variant")
@@ -266,10 +320,10 @@ def table(lines: Sequence[dict[str, str]]) -> str:
     rows = [form.format(*HEADER)]
     for key in dict.fromkeys((x["job"], x["dtype"]) for x in lines):
         own = [x for x in lines if (x["job"], x["dtype"]) == key]
-        ours = _median(own, "ours", "seconds")
+        ours = statistics.median(_rates(own, "ours") or [float("nan")])
         for variant in dict.fromkeys(x["variant"] for x in own):
             mine = [x for x in own if x["variant"] == variant]
-            rates = sorted(float(x["scored"]) / float(x["seconds"]) for x in mine)
+            rates = _rates(own, variant)
             middle = statistics.median(rates)
             share = statistics.median(float(x["floor"]) / float(x["seconds"]) for x in mine)
             error = f"{float(mine[0]['error_max']):.1e} / {float(mine[0]['error_mean']):.1e}"
@@ -278,7 +332,7 @@ def table(lines: Sequence[dict[str, str]]) -> str:
                     *key,
                     variant,
                     f"{middle:.0f} ({rates[0]:.0f}-{rates[-1]:.0f})",
-                    f"{_median(own, variant, 'seconds') / ours:.2f}",
+                    f"{ours / middle:.2f}",
                     f"{100 * share:.0f} %",
                     f"{_median(own, variant, 'peak_mib'):.0f}",
                     mine[0]["batch"],
@@ -287,6 +341,12 @@ def table(lines: Sequence[dict[str, str]]) -> str:
                 )
             )
     return "\n".join(rows)
+
+
+def _rates(lines: Sequence[dict[str, str]], variant: str) -> list[float]:
+    """Scored tokens a second of a variant's runs, rising."""
+    mine = [x for x in lines if x["variant"] == variant]
+    return sorted(float(x["scored"]) / float(x["seconds"]) for x in mine)
 
 
 def _median(lines: Sequence[dict[str, str]], variant: str, name: str) -> float:
@@ -304,9 +364,10 @@ if __name__ == "__main__":
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--core", type=int, default=(os.cpu_count() or 1) - 1)
-    parser.add_argument("--quick", action="store_true", help="a fifth of the short job, in minutes")
+    parser.add_argument("--quick", action="store_true", help="one question of the short job, once")
     parser.add_argument("--out", type=Path, default=Path("runs/scoring_speed"))
     parser.add_argument("--variant", help=argparse.SUPPRESS)
+    parser.add_argument("--batch", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--job", help=argparse.SUPPRESS)
     parser.add_argument("--dtype", default="float32", help=argparse.SUPPRESS)
     asked = parser.parse_args()
