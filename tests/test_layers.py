@@ -72,7 +72,7 @@ ALLOWED: dict[str, Allowed] = {
     ),
     "assignment": Allowed(GROUND | {"credit", "stats", "study"}),
     "demo": Allowed({"errors", "models", "stats", "study", "assignment"}),
-    "cli": Allowed({"tokensense", "errors", "schema", "demo", "screen", "store", "importing"}),
+    "cli": Allowed({"tokensense", "errors", "demo", "screen", "store", "importing"}),
     "__main__": Allowed({"cli"}),
     "__init__": Allowed({"study", "assignment", "models", "figures"}),
 }

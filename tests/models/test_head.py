@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.bigram import bigram_policy
 from tokensense.errors import PolicyError
-from tokensense.models.head import Head, head_of, log_statistics
+from tokensense.models.head import Head, head_of, log_statistics, top_log_probs
 
 
 def expected(hidden, targets, head, temperature):
@@ -93,3 +93,28 @@ def test_scale_and_softcap_come_from_the_config():
 def test_a_model_without_a_head_is_refused():
     with pytest.raises(PolicyError, match="need a language-model head; LlamaModel has none"):
         head_of(bigram_policy().model.model)
+
+
+@given(
+    rows=st.integers(1, 7),
+    width=st.integers(2, 40),
+    top=st.sampled_from([1, 3, 50]),
+    tile=st.sampled_from([1, 7, 4096]),
+    softcap=st.sampled_from([math.inf, 3.0]),
+    seed=st.integers(0, 99),
+)
+def test_the_likeliest_tokens_are_those_of_the_whole_distribution(
+    rows, width, top, tile, softcap, seed
+):
+    draw = torch.Generator().manual_seed(seed)
+    head = Head(torch.randn(width, 5, generator=draw), None, 0.5, softcap)
+    hidden = torch.randn(rows, 5, generator=draw)
+    found = top_log_probs(hidden, head, top=top, temperature=0.7, rows=3, tile=tile)
+    z = 0.5 * hidden.double() @ head.weight.double().T
+    if softcap != math.inf:
+        z = softcap * torch.tanh(z / softcap)
+    truth = torch.log_softmax(z / 0.7, -1)
+    values, _ = truth.topk(min(top, width))
+    torch.testing.assert_close(found.logp.double(), values, rtol=2e-6, atol=4e-6)
+    torch.testing.assert_close(truth.gather(1, found.ids), values, rtol=2e-6, atol=4e-6)
+    assert all(len(set(row)) == len(row) for row in found.ids.tolist())

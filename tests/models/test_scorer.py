@@ -10,8 +10,9 @@ from tests.bigram import bigram_logp, bigram_policy
 from tests.models.zoo import FALL_BACK, PACKED, tiny_policy
 from tests.reference.scorer import reference_scores
 from tokensense.errors import PolicyError, SchemaError
+from tokensense.models.head import head_of, log_statistics, top_log_probs
 from tokensense.models.plan import Branch
-from tokensense.models.scorer import Scores, resolved_path, score, scoring_settings
+from tokensense.models.scorer import Scores, read_rows, resolved_path, score, scoring_settings
 
 BIGRAM = bigram_policy()
 TABLE = bigram_logp(BIGRAM)
@@ -229,3 +230,28 @@ def test_a_head_that_does_more_than_its_config_says_is_refused():
     policy.model.lm_head.register_forward_hook(lambda module, inputs, output: output * 2)
     with pytest.raises(PolicyError, match="logits that are a linear map of the last hidden state"):
         score(policy, some_branches())
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_rows_are_read_once_each_and_lead_to_the_scores(path):
+    policy, branches = tiny_policy("llama"), some_branches()
+    head = head_of(policy.model)
+    logp = np.concatenate([scores.logp for scores in score(policy, branches, path=path)])
+    states = torch.full((len(logp), policy.model.config.hidden_size), torch.nan)
+    for slots, hidden in read_rows(policy, branches, lambda hidden, _: hidden, path=path):
+        assert torch.isnan(states[slots]).all()  # none is given twice
+        states[slots] = hidden
+    targets = torch.tensor([token for branch in branches for token in branch.response])
+    again = log_statistics(states, targets, head).logp.detach()
+    np.testing.assert_allclose(again, logp, atol=1e-5)
+
+
+def test_the_likeliest_tokens_of_a_bigram_model_are_those_of_its_table():
+    branches = [Branch((3, 7), (1, 2, 7)), Branch((7,), (1,))]
+    head = head_of(BIGRAM.model)
+    found = np.full((4, 5), np.nan)
+    rows = read_rows(BIGRAM, branches, lambda hidden, _: top_log_probs(hidden, head, top=5).logp)
+    for slots, top in rows:
+        found[slots] = top
+    truth = np.sort(TABLE[[7, 1, 2, 7]], axis=1)[:, :-6:-1]
+    np.testing.assert_allclose(found, truth, atol=1e-5)

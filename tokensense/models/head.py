@@ -1,7 +1,7 @@
 """From hidden states to log-probabilities: the one function that does it, for scorer and sampler.
 
 Reads  final hidden states and the model's head (weight, bias, scale, softcap).
-Gives  head_of, log_statistics, logits_of.
+Gives  head_of, log_statistics, top_log_probs, logits_of.
 Sign   logp <= 0 and entropy >= 0, nats.
 Source online softmax in vocabulary tiles, as in cut cross-entropy (apple/ml-cross-entropy), with
        one sum more for the entropy and one for sum p^2.
@@ -96,6 +96,63 @@ def log_statistics(
         for h, t in zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True)
     ]
     return LogStatistics(*(torch.cat(parts) for parts in zip(*blocks, strict=True)))
+
+
+class TopLogProbs(NamedTuple):
+    """The likeliest tokens of each row, falling; what is left is 1 - sum of exp(logp).
+
+    ids: of tokens, (row, top). logp: their log-probabilities, nats, (row, top).
+    """
+
+    ids: Int64[Tensor, "row top"]
+    logp: Float32[Tensor, "row top"]
+
+
+def top_log_probs(
+    hidden: Float[Tensor, "row hidden"],
+    head: Head,
+    *,
+    top: int,
+    temperature: float = 1.0,
+    rows: int = ROWS,
+    tile: int = TILE,
+) -> TopLogProbs:
+    """The likeliest tokens of each row and their log-probabilities.
+
+    A pass over the vocabulary of its own, as long as that of `log_statistics`; it holds one tile
+    and `top` columns. Fewer than `top` where the head is narrower. Equal logits: any order.
+
+    Args:
+        hidden: the backbone's output, after its final norm.
+        head: as `head_of` gives it.
+        top: tokens a row, at least 1.
+        temperature: logits are divided by it, after scale and softcap.
+        rows: rows at a time.
+        tile: columns of the vocabulary at a time.
+    """
+    blocks = [
+        _top_block(h, head, top=top, temperature=temperature, tile=tile)
+        for h in torch.split(hidden, rows)
+    ]
+    return TopLogProbs(*(torch.cat(parts) for parts in zip(*blocks, strict=True)))
+
+
+def _top_block(
+    hidden: Tensor, head: Head, *, top: int, temperature: float, tile: int
+) -> TopLogProbs:
+    """`top_log_probs` of some rows."""
+    shape = _shape(head, temperature)
+    best = torch.empty(len(hidden), 0, device=hidden.device)
+    ids = torch.empty(len(hidden), 0, dtype=torch.int64, device=hidden.device)
+    total = torch.full((len(hidden),), -math.inf, device=hidden.device)
+    for start in range(0, head.weight.shape[0], tile):
+        logits = _shaped(_product(hidden, head, start, start + tile).float(), shape)
+        total = torch.logaddexp(total, torch.logsumexp(logits, -1))
+        values, places = logits.topk(min(top, logits.shape[1]))
+        best, ids = torch.cat([best, values], 1), torch.cat([ids, places + start], 1)
+        best, places = best.topk(min(top, best.shape[1]))
+        ids = ids.gather(1, places)
+    return TopLogProbs(ids, best - total[:, None])
 
 
 class _Shape(NamedTuple):

@@ -1,7 +1,7 @@
 """Log-probabilities that a policy gives to fixed responses after given contexts.
 
 Reads  a Policy and branches (context ids, response ids).
-Gives  score, scoring_settings, Scores.
+Gives  score, read_rows, scoring_settings, Scores.
 Sign   logp <= 0, entropy >= 0, nats; a response of n tokens gives n values, the first one included.
 Source checked against `tests/reference/scorer.py`: one sequence at a time, softmax in float64.
 
@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float32
+from jaxtyping import Float32, Int64
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from tokensense.checks import require_member, require_range
@@ -84,29 +85,81 @@ def score(
         SchemaError: `temperature`, `tokens_per_row` or `path` is outside what is allowed.
     """
     require_range("temperature", temperature, 1e-6, 1e6)
+    head = head_of(policy.model)
+    length = [len(branch.response) for branch in branches]
+    flat = np.empty((len(Scores._fields), sum(length)), dtype=np.float32)
+    rows = read_rows(
+        policy,
+        branches,
+        lambda hidden, targets: torch.stack(
+            log_statistics(hidden, targets, head, temperature=temperature, fused=compiled)
+        ),
+        tokens_per_row=tokens_per_row,
+        path=path,
+        compiled=compiled,
+        streams=streams,
+    )
+    for slots, statistics in rows:
+        flat[:, slots] = statistics.numpy()
+        if progress is not None:
+            progress(len(slots))
+    ends = np.cumsum(length)
+    return [Scores(*flat[:, e - n : e]) for e, n in zip(ends, length, strict=True)]
+
+
+def read_rows(
+    policy: Policy,
+    branches: Sequence[Branch],
+    read: Callable[[Tensor, Tensor], Tensor],
+    *,
+    tokens_per_row: int = TOKENS_PER_ROW,
+    path: str = "auto",
+    compiled: bool = False,
+    streams: int | None = None,
+) -> Iterator[tuple[Int64[np.ndarray, " row"], Tensor]]:
+    """What `read` makes of the hidden states before every response token, row by row.
+
+    For whatever `score` does not keep: the states themselves (`lambda hidden, targets: hidden`), or
+    the likeliest tokens (`head.top_log_probs`). Nothing is held but the row at hand.
+
+    Args:
+        policy: scored in evaluation mode, as in `score`.
+        branches: contexts and responses as ids.
+        read: (row, hidden) states after the final norm and (row,) targets -> one tensor. It runs in
+            inference mode, in several threads at once.
+        tokens_per_row: as in `score`, as are the settings that follow.
+        path: trie, padded, alone or auto.
+        compiled: run fused code.
+        streams: how many are scored side by side on CPU.
+
+    Yields:
+        Places of the row's tokens in the flat order of all responses, and the tensor on the CPU.
+
+    Raises:
+        PolicyError: as `score`.
+        SchemaError: as `score`.
+    """
     require_range("tokens_per_row", float(tokens_per_row), 1.0, 2.0**40)
     _require_scorable(policy, branches)
     chosen = resolved_path(policy, path)
     if compiled:
         _require_compilable(policy, chosen)
-    length = [len(branch.response) for branch in branches]
-    flat = np.empty((len(Scores._fields), sum(length)), dtype=np.float32)
     if chosen == "trie":
         plan = plan_rows(branches, tokens_per_row=tokens_per_row)
     else:
         plan = plan_padded(branches, tokens_per_row=tokens_per_row if chosen == "padded" else 1)
+
+    def answers(stream: Sequence[Row]) -> Iterator[tuple[np.ndarray, Tensor]]:
+        for row, hidden in hidden_rows(policy.model, stream):
+            targets = torch.from_numpy(row.targets).to(policy.device)
+            yield row.slots, read(hidden, targets).cpu()
+
     with evaluation(policy.model), _attention(policy, chosen, compiled=compiled):
-        answers = side_by_side(
+        yield from side_by_side(
             plan,
-            lambda stream: _answers(policy, stream, temperature, fused=compiled),
+            answers,
             workers=1 if chosen == "alone" else _workers(policy, len(plan), most=streams),
         )
-        for slots, statistics in answers:
-            flat[:, slots] = statistics
-            if progress is not None:
-                progress(len(slots))
-    ends = np.cumsum(length)
-    return [Scores(*flat[:, e - n : e]) for e, n in zip(ends, length, strict=True)]
 
 
 def scoring_settings(
@@ -202,17 +255,6 @@ def _require_compilable(policy: Policy, path: str) -> None:
             f"{policy.name} is scored by path {path!r} on {policy.device}. Leave `compiled` out; a "
             "store whose base was scored by fused code needs the compiler again, or a new store."
         )
-
-
-def _answers(
-    policy: Policy, stream: Sequence[Row], temperature: float, *, fused: bool
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Slots and statistics of each row of a stream."""
-    head = head_of(policy.model)
-    for row, hidden in hidden_rows(policy.model, stream):
-        targets = torch.from_numpy(row.targets).to(policy.device)
-        found = log_statistics(hidden, targets, head, temperature=temperature, fused=fused)
-        yield row.slots, torch.stack(found).cpu().numpy()
 
 
 def _workers(policy: Policy, streams: int, *, most: int | None) -> int:

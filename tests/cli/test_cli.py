@@ -42,6 +42,9 @@ def test_the_path_from_a_file_to_figures(folder):
     assert not (store / "probes" / "base").exists()
     done = run("probe", store, "--model", model, *sizes, "--json")
     assert json.loads(done.stdout)["scored_tokens"] == json.loads(cost.stdout)["scored_tokens"]
+    other = run("probe", store, "--model", model, *sizes, "--dtype", "bfloat16")
+    assert other.exit_code == 2
+    assert "need the policy and the settings that the base was scored with" in other.output
     again = run("probe", store, "--model", model, *sizes, "--json")
     assert json.loads(again.stdout)["scored_tokens"] == 0
     found = json.loads(run("analyze", store, "--resamples", 200, "--json").stdout)

@@ -1,0 +1,94 @@
+"""Commands that show what a store holds: figures, view, info, export.
+
+Source: own work.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tokensense.cli.common import Json, Store, app, friendly, show
+from tokensense.screen import findings, lines, screen
+
+
+@app.command()
+@friendly
+def figures(
+    store: Store,
+    out: Annotated[Path, typer.Option("--out", help="Folder for PDF, PNG, CSV and the manifest.")],
+    which: Annotated[str, typer.Option("--set", help="Set of figures: shifts.")] = "shifts",
+    style: Annotated[str, typer.Option("--style", help="neurips, icml, acl or plain.")] = "neurips",
+    as_json: Json = False,
+) -> None:
+    """Draw the figures of a paper from a store that was analyzed."""
+    import tokensense as ts
+
+    manifest = ts.Study(store, mode="r").figures(out, which=which, style=style)
+    show(manifest, lines(manifest), as_json=as_json)
+
+
+@app.command()
+@friendly
+def view(
+    store: Store,
+    out: Annotated[Path, typer.Option("--out", help="File for the page, as tokens.html.")],
+    problem: Annotated[
+        list[str] | None, typer.Option("--problem", help="Name of a problem; once a problem.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="Problems to show where none is named.")
+    ] = 8,
+    as_json: Json = False,
+) -> None:
+    """Show traces token by token, colored by shift, contrast or weight: one page of HTML."""
+    import tokensense as ts
+
+    found = ts.Study(store, mode="r").view(out, problem=problem or None, limit=limit)
+    shown = {"path": str(out), "shown": found.counts, "bytes": len(found.html.encode())}
+    show(shown, lines(shown), as_json=as_json)
+
+
+@app.command()
+@friendly
+def info(
+    store: Store,
+    check: Annotated[
+        bool, typer.Option("--check", help="Read every byte; exit code 1 if something is wrong.")
+    ] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Migrate, clear and set aside what can be; then check.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """What a store holds, by whom it was made, and what is missing."""
+    import tokensense as ts
+
+    if not check and not repair:
+        found = ts.Study(store, mode="r").info()
+        show(found, screen(found), as_json=as_json)
+        return
+    from tokensense.store import health
+
+    done = health.repair(store) if repair else []
+    left = health.check(store)
+    result = {"done": done, "findings": [finding._asdict() for finding in left]}
+    show(result, [*done, *findings(left)] or ["nothing was found"], as_json=as_json)
+    if left:
+        raise typer.Exit(1)
+
+
+@app.command()
+@friendly
+def export(
+    store: Store,
+    node: Annotated[str, typer.Argument(help="As rollouts, probes/opposed.", metavar="NODE")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the files.")],
+    format: Annotated[str, typer.Option("--format", help="parquet, csv or nc.")] = "parquet",
+    as_json: Json = False,
+) -> None:
+    """Write a node as files that other tools open."""
+    import tokensense as ts
+
+    paths = [str(path) for path in ts.Study(store, mode="r").export(node, out, format=format)]
+    show({"files": paths}, paths, as_json=as_json)

@@ -1,0 +1,125 @@
+"""Commands that measure and judge: probe, analyze, credit.
+
+Source: own work.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tokensense.cli.common import Device, Dtype, Json, Model, Seed, Store, app, friendly, show
+from tokensense.screen import cost, lines, plain, print_rows
+
+
+@app.command()
+@friendly
+def probe(
+    store: Store,
+    model: Model,
+    probes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--probe",
+            help="opposed, placebo, neutral, published, outcome_tone, answer; once a probe. "
+            "The first three if neither this nor --conditions is given.",
+        ),
+    ] = None,
+    conditions: Annotated[
+        Path | None, typer.Option("--conditions", help="YAML or JSON file of your own conditions.")
+    ] = None,
+    name: Annotated[
+        str, typer.Option("--name", help="Of the probe that your own conditions become.")
+    ] = "user",
+    frames: Annotated[
+        int | None,
+        typer.Option("--frames", min=1, help="Sentences around the edited word; usually 6."),
+    ] = None,
+    families: Annotated[
+        int | None, typer.Option("--families", min=1, help="Placebo families; usually 9.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Tokens, memory and time that it takes; 10 s.")
+    ] = False,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
+    as_json: Json = False,
+) -> None:
+    """Score the stored tokens again under named conditions; goes on where it stopped.
+
+    With several GPUs or processes: torchrun --standalone --nproc_per_node N -m tokensense probe ...
+    """
+    import tokensense as ts
+
+    found = ts.Study(store).probe(
+        ts.load_policy(model, device=device, dtype=dtype),
+        probes=probes or None,
+        conditions=conditions,
+        name=name,
+        frames=frames,
+        families=families,
+        dry_run=dry_run,
+    )
+    if os.environ.get("RANK", "0") == "0":  # one of several processes speaks for all
+        show(found, cost(found) if dry_run else lines(found), as_json=as_json)
+
+
+@app.command()
+@friendly
+def analyze(
+    store: Store,
+    resamples: Annotated[
+        int, typer.Option("--resamples", min=100, help="Of the cluster bootstrap.")
+    ] = 10_000,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Describe the shifts: each statistic for verdicts, for placebos, and the difference."""
+    import tokensense as ts
+
+    study = ts.Study(store)
+    ts.analyze(study, resamples=resamples, seed=seed)
+    rows = [row._asdict() for row in study.table()]
+    notes = study.notes()
+    if as_json:
+        typer.echo(json.dumps({"rows": rows, "notes": notes}, indent=1))
+        return
+    print_rows(rows)
+    for note in notes:
+        typer.echo(f"note: {note}")
+
+
+@app.command()
+@friendly
+def credit(
+    store: Store,
+    rules: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rule",
+            help="uniform, cscr, cscr_shuffled ...; once a rule. The first two if not given.",
+        ),
+    ] = None,
+    advantage: Annotated[
+        str | None,
+        typer.Option("--advantage", help="group_std, group_mean, leave_one_out or pooled."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Credit of every token under named rules, kept in the store; says what their weights do."""
+    import tokensense as ts
+
+    chosen = {"rules": rules} if rules else {}
+    found = ts.assign_credit(ts.Study(store), advantage=advantage, **chosen)
+    numbers = [name for name, values in found.data_vars.items() if values.dims == ("rule",)]
+    table = found[numbers].to_dataframe()[numbers].astype(object)
+    rows = table.where(table.notna(), None).reset_index().to_dict("records")
+    if as_json:
+        typer.echo(json.dumps({"rules": rows, **found.attrs}, indent=1, default=str))
+        return
+    shown = [{name: plain(value) for name, value in row.items()} for row in rows]
+    print_rows([{"section": "weights", **row} for row in shown])
+    for name, value in found.attrs.items():
+        typer.echo(f"{name}: {value}")
