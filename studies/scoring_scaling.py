@@ -24,8 +24,10 @@ GROUPS, LENGTHS = (1, 4, 16, 64), (256, 512, 1024, 2048, 4096)
 PROMPT, RESPONSE, RESPONSES = 60, 80, 4
 
 
-def groups(policy: Policy, count: int) -> list[Branch]:
-    """Groups of four responses under three conditions."""
+def branches_of(
+    policy: Policy, count: int, *, responses: int = RESPONSES, response: int = RESPONSE
+) -> list[Branch]:
+    """Groups of responses under three conditions, random ids."""
     rng = np.random.default_rng(count)
 
     def ids(n: int) -> tuple[int, ...]:
@@ -33,9 +35,9 @@ def groups(policy: Policy, count: int) -> list[Branch]:
 
     found = []
     for _ in range(count):
-        prompt, responses = ids(PROMPT), [ids(RESPONSE) for _ in range(RESPONSES)]
+        prompt, answers = ids(PROMPT), [ids(response) for _ in range(responses)]
         contexts = [(*prompt, *ids(n)) for n in (0, 10, 10)]
-        found += [Branch(context, response) for context in contexts for response in responses]
+        found += [Branch(context, answer) for context in contexts for answer in answers]
     return found
 
 
@@ -67,9 +69,9 @@ def line(name: str, policy: Policy, branches: Sequence[Branch]) -> str:
 def main(policy: Policy, counts: Sequence[int], lengths: Sequence[int]) -> None:
     """Print a line for each size."""
     torch.set_num_threads(1)
-    score(policy, groups(policy, 1))  # warm
+    score(policy, branches_of(policy, 1))  # warm
     for count in counts:
-        print(line(f"{count} groups", policy, groups(policy, count)), flush=True)
+        print(line(f"{count} groups", policy, branches_of(policy, count)), flush=True)
     for length in lengths:
         print(line(f"trace of {length}", policy, trace(policy, length)), flush=True)
 
