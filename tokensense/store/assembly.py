@@ -28,6 +28,7 @@ from tokensense.store import blocks as block_files
 from tokensense.store import layout
 from tokensense.store.coverage import attributes_of
 from tokensense.store.probing import Plan, folder_of
+from tokensense.store.shards import write_shard
 from tokensense.store.tree import OnEvent
 
 THREADS = 3
@@ -108,7 +109,8 @@ def assemble(
                 **layout.storage(shape, dtype),
             )
             pieces += [
-                pool.submit(_copy, array, parts, edges, where=where) for where in _shards(array)
+                pool.submit(_copy, array, parts, edges, where=where, folder=folder / name)
+                for where in _shards(array)
             ]
         try:
             for piece in pieces:
@@ -136,6 +138,7 @@ def _copy(
     edges: np.ndarray,
     *,
     where: tuple[slice, slice],
+    folder: Path,
 ) -> None:
     """Gather one shard from the parts and write it."""
     rows, columns = where
@@ -151,4 +154,8 @@ def _copy(
             part.read_into(target, row=rows.start, column=inside.start)
         else:
             target[...] = part[rows, inside]
-    array[rows, columns] = shard
+    if array.shards is None:
+        array[rows, columns] = shard
+    else:
+        corner = (rows.start // array.shards[0], columns.start // array.shards[1])
+        write_shard(folder / array.metadata.encode_chunk_key(corner), shard, array)

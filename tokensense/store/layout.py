@@ -28,6 +28,8 @@ CHUNK = 2**18
 SHARD = 2**20
 # A shard is what assembly holds in memory, so a probe of 200 conditions may not put all in one.
 CONDITIONS_PER_SHARD = 16
+# Bits are shuffled too: in `storage`, and in `shards`.
+COMPRESSION: dict[str, Any] = {"cname": "lz4", "clevel": 5}
 
 # xarray would turn numbers with these units into time spans when it reads them back.
 TIME_UNITS = frozenset(
@@ -70,7 +72,7 @@ def storage(shape: Sequence[int], dtype: np.dtype[Any]) -> dict[str, Any]:
     chunks, shards = grid(shape)
     found: dict[str, Any] = {
         "chunks": chunks,
-        "compressors": [BloscCodec(cname="lz4", clevel=5, shuffle="bitshuffle"), Crc32cCodec()],
+        "compressors": [BloscCodec(**COMPRESSION, shuffle="bitshuffle"), Crc32cCodec()],
         "fill_value": math.nan if dtype.kind == "f" else dtype.type(0).item(),
     }
     return found if shards is None else {**found, "shards": shards}
