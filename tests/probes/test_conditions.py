@@ -12,10 +12,10 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from tests.builders import ByteEncoder
 from tokensense.errors import ConditionError
 from tokensense.models.policy import Policy
-from tokensense.probes import bank
+from tokensense.probes import CATALOGUE, bank
 from tokensense.probes.conditions import (
     BASE_CONDITION,
-    CATALOGUE,
+    KNOWN,
     LEVELS,
     PLACEMENTS,
     Condition,
@@ -66,7 +66,7 @@ TEXTS = st.lists(PIECES, max_size=8).map("".join)
 def test_filling_equals_a_plain_scan(text, question, answer, wrong, word):
     values = dict(zip(NAMES, (question, answer, wrong, word), strict=True))
     found = insert_text(
-        condition(text, word=word), question=question, answer=answer, wrong_answer=wrong
+        condition(text, word=word), {"question": question, "answer": answer, "wrong_answer": wrong}
     )
     assert found == slowly_filled(text, values)
 
@@ -86,19 +86,19 @@ def test_filling_equals_a_plain_scan(text, question, answer, wrong, word):
 def test_only_known_names_are_replaced_once(text, expected):
     found = insert_text(
         condition(text, word="{question}"),
-        question="Is {answer} = {word}?",
-        answer=r"\frac{1}{2}",
-        wrong_answer=r"\2",
+        {"question": "Is {answer} = {word}?", "answer": r"\frac{1}{2}", "wrong_answer": r"\2"},
     )
     assert found == expected
 
 
 def test_what_is_not_known_is_not_invented():
     told = condition("It is {answer}.")
-    assert insert_text(told, question="?", answer=None, wrong_answer="3") is None
+    assert insert_text(told, {"question": "?", "answer": None, "wrong_answer": "3"}) is None
     told = condition("It is {wrong_answer}.")
-    assert insert_text(told, question="?", answer="3", wrong_answer=None) is None
-    assert insert_text(BASE_CONDITION, question="?", answer=None, wrong_answer=None) == ""
+    assert insert_text(told, {"question": "?", "answer": "3", "wrong_answer": None}) is None
+    assert (
+        insert_text(BASE_CONDITION, {"question": "?", "answer": None, "wrong_answer": None}) == ""
+    )
 
 
 def test_the_shown_text_has_its_word_and_keeps_what_depends_on_the_problem():
@@ -123,6 +123,8 @@ SIZES = {  # for 2 frames, 3 families, 2 wordings
     "published": 2,
     "outcome_tone": 2 * 2 * 4,
     "answer": 2 * 2,
+    "sibling": 2 * 2,
+    "negative_prompt": 2 * 2,
 }
 
 
@@ -140,7 +142,7 @@ def test_every_probe_is_well_formed_and_the_same_each_time(probe):
         assert all(re.fullmatch(r"[A-Za-z0-9_.+@-]+", label) for label in labels), one
         assert one.level in LEVELS
         assert one.placement in PLACEMENTS
-        assert set(re.findall(r"\{(\w+)\}", one.text)) <= {"answer", "wrong_answer"}, one
+        assert set(re.findall(r"\{(\w+)\}", one.text)) <= set(KNOWN), one
 
 
 def test_pairs_differ_in_one_word_and_are_equally_long():
@@ -211,7 +213,10 @@ def test_published_confounds_outcome_and_tone():
 
 def test_answers_are_put_in_for_each_problem():
     first, second = CATALOGUE["answer"](ByteEncoder(), frames=1)
-    told = [insert_text(c, question="?", answer="18", wrong_answer="13") for c in (first, second)]
+    told = [
+        insert_text(c, {"question": "?", "answer": "18", "wrong_answer": "13"})
+        for c in (first, second)
+    ]
     assert told == [
         "The final answer to this problem is 18.",
         "The final answer to this problem is 13.",

@@ -3,8 +3,9 @@ import pytest
 
 from tests.builders import BOS, ByteEncoder, problems, traces
 from tokensense.errors import ConditionError, PolicyError, StoreError
+from tokensense.probes import CATALOGUE
 from tokensense.probes.comparability import limits
-from tokensense.probes.conditions import BASE_CONDITION, CATALOGUE, Condition
+from tokensense.probes.conditions import BASE_CONDITION, Condition
 from tokensense.probes.contexts import prompts, read_problems, survey
 from tokensense.rollouts.trajectory import Imported, Trace, assemble
 from tokensense.schema import Comparability
@@ -50,6 +51,16 @@ def test_the_wrong_answer_is_the_groups_and_only_of_what_is_known_to_be_wrong():
     ]
     found = read_problems(node(made, given), ByteEncoder())
     assert found.wrong_answers == ["25", "11", None]
+
+
+def test_siblings_are_the_first_two_different_right_and_wrong_texts():
+    texts = [("a", 1.0), ("b", 0.0), ("a", 1.0), (" ", 1.0), ("c", 1.0), ("d", 1.0), ("e", None)]
+    given = [
+        Trace("p", f"r{n}", text, **({} if reward is None else {"reward": reward}))
+        for n, (text, reward) in enumerate(texts)
+    ]
+    found = read_problems(node([Problem("p", "?", "1")], given), ByteEncoder())
+    assert found.siblings == [{"right_1": "a", "right_2": "c", "wrong_1": "b"}]
 
 
 @pytest.mark.parametrize("answer", [None, "", "  "])

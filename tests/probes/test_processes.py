@@ -19,7 +19,7 @@ from tests.probes.tiny import tiny_policy
 from tests.store.compare import equal_stores
 from tokensense.errors import ProcessError
 from tokensense.models.processes import together
-from tokensense.probes.conditions import CATALOGUE
+from tokensense.probes import CATALOGUE
 from tokensense.probes.rescore import run_probes
 from tokensense.rollouts.trajectory import assemble
 from tokensense.store.archive import Archive

@@ -10,8 +10,7 @@ from tests.probes.tiny import tiny_policy
 from tests.reference.scorer import reference_scores
 from tokensense.errors import StatisticsError, StoreError
 from tokensense.models.scorer import TOKENS_PER_ROW
-from tokensense.probes import replicas
-from tokensense.probes.conditions import CATALOGUE
+from tokensense.probes import CATALOGUE, replicas
 from tokensense.probes.contexts import read_problems
 from tokensense.probes.replicas import NODE, measure
 from tokensense.probes.rescore import run_probes

@@ -51,7 +51,7 @@ def test_a_file_says_all_there_is_to_a_condition(tmp_path):
     )
     assert plain == Condition("plain", "Q: {question}", "user", "none", "none", "none")
     assert last.word == "bad"
-    told = insert_text(first, question="?", answer=r"\frac{1}{2}", wrong_answer=None)
+    told = insert_text(first, {"question": "?", "answer": r"\frac{1}{2}", "wrong_answer": None})
     assert told == r"Label: good. \boxed{\frac{1}{2}} {not_a_name} \1"
 
 
@@ -64,7 +64,7 @@ def test_json_and_yaml_and_dicts_say_the_same(tmp_path):
 
 def test_a_word_may_look_like_a_placeholder():
     (one,) = from_dicts([record(text="{word}", word="{answer}")])
-    assert insert_text(one, question="?", answer="7", wrong_answer=None) == "{answer}"
+    assert insert_text(one, {"question": "?", "answer": "7", "wrong_answer": None}) == "{answer}"
 
 
 @pytest.mark.parametrize(

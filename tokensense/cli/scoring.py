@@ -23,7 +23,8 @@ def probe(
         list[str] | None,
         typer.Option(
             "--probe",
-            help="opposed, placebo, neutral, published, outcome_tone, answer; once a probe. "
+            help="opposed, placebo, neutral, published, outcome_tone, answer, sibling, "
+            "negative_prompt; once a probe. "
             "The first three if neither this nor --conditions is given.",
         ),
     ] = None,

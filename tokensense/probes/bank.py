@@ -3,8 +3,8 @@
 Reads  the words of the planted tasks.
 Gives  FRAMES, VERDICTS, PLACEBOS, NEUTRAL_WORDS (one word in a sentence); OUTCOME_FRAMES, TONES
        (outcome and tone apart); PUBLISHED, PUBLISHED_SLOTS (outcome and tone together);
-       ANSWER_FRAMES. BANKS: for each kind of policy the sentences that it can read; policies of the
-       planted tasks know nothing but the tags they were taught.
+       ANSWER_FRAMES, SIBLING_TEXT, REQUEST_FRAMES. BANKS: for each kind of policy the sentences
+       that it can read; policies of the planted tasks know nothing but the tags they were taught.
 Sign   of a pair the first word is `pos`, the second `neg`; for a placebo the order means nothing.
 
 Frames speak of a label, a stamp, a note, so that any one word reads naturally in them: a verdict
@@ -130,6 +130,20 @@ ANSWER_FRAMES: dict[str, str] = {
     "source": "A trusted source gives {answer} as the final answer.",
     "known": "For orientation, the known result is {answer}.",
     "arrive": "The solution should arrive at {answer}.",
+}
+
+
+SIBLING_TEXT = (
+    "Somebody else solved this problem as follows.\n\n{sibling}\n\nNow solve it yourself."
+)
+
+REQUEST_FRAMES: dict[str, str] = {
+    "give": "Give a {word} answer to this problem.",
+    "arrive": "Your solution must arrive at a {word} result.",
+    "end": "Make sure that the final answer is {word}.",
+    "write": "Write down a solution whose answer is {word}.",
+    "want": "We want a {word} answer here.",
+    "finish": "Finish with a result that is {word}.",
 }
 
 

@@ -11,7 +11,8 @@ TRUNCATED        prompt and response are longer than the policy's context (nothi
 BOS              BOS is doubled at the start, or comes more or less often than in the base.
 OPENER_DIFFERS   the ids right before the response (the generation prompt) are not the base's.
 OWN_EXAMPLE      the inserted text holds the rollout's own response.
-UNEQUAL_LENGTH   the two sides of a pair insert unequally many tokens for this problem.
+UNEQUAL_LENGTH   the two sides of a pair insert unequally many tokens for this problem (siblings
+                 are of any length, and exempt).
 The first two cannot be scored; the others are, and stay out of statistics by default.
 
 Source: ecosystem 4.1, numbers 7, 9, 10, 11: siyan-zhao/OPSD#10 and huggingface/trl#6361 (opener),
@@ -26,6 +27,7 @@ import numpy as np
 from jaxtyping import Int8
 
 from tokensense.probes.conditions import Condition, pair_key
+from tokensense.probes.shown import SIBLING
 from tokensense.rollouts.trajectory import Encoder
 from tokensense.schema import NO_LEVEL, Comparability
 
@@ -158,7 +160,8 @@ def _unequal_pairs(prompts: Sequence[Prompt]) -> set[int]:
     """Places of the conditions whose pair inserts unequally many tokens."""
     sides: dict[tuple[str, ...], list[int]] = {}
     for place, prompt in enumerate(prompts):
-        if prompt.condition.level != NO_LEVEL and prompt.ids:
+        paired = prompt.condition.level != NO_LEVEL and prompt.condition.family != SIBLING
+        if paired and prompt.ids:
             sides.setdefault(pair_key(prompt.condition), []).append(place)
     return {
         place

@@ -1,7 +1,8 @@
 """Conditions: what a policy is told before it scores a frozen response; the shipped probes.
 
 Reads  the sentences of `bank` that a policy can be told, an Encoder (token counts of prompts).
-Gives  Condition, insert_text, and CATALOGUE: probe name -> builder of its conditions.
+Gives  Condition, insert_text, and builders of conditions: words in sentences. `shown` has those
+       that show the policy something of the problem or of its group; CATALOGUE lists all.
 Sign   level `pos` is the favorable side (correct, praise is its tone, right answer), `neg` the
        other; for a placebo the first word is `pos` and that means nothing.
 
@@ -11,7 +12,7 @@ are passed over, and the builder refuses when too few are left. `base`, the cont
 insertion, is never part of a probe: it has a node of its own.
 
 Source: methods/statistics.md B and 3.4 (frames crossed with one-word pairs, placebo families),
-cscr.md 1.2 and 5.6 (published pair, outcome x tone, answers as positive control). Departure: the
+cscr.md 1.2 and 5.6 (published pair, outcome x tone). Departure: the
 published pair is paraphrased and edit-minimal.
 """
 
@@ -43,7 +44,9 @@ PLACEMENTS = ("user_end", "user_start", "system")
 NONE = "none"
 PRAISE, BLAME = "praise", "blame"
 Count = int | None  # None: the usual number
-_PLACEHOLDER = re.compile(r"\{(question|answer|wrong_answer|word)\}")
+# What is known of a problem, by the name that stands for it in a text.
+KNOWN = ("question", "answer", "wrong_answer", "right_1", "right_2", "wrong_1", "wrong_2")
+_PLACEHOLDER = re.compile(r"\{(" + "|".join((*KNOWN, "word")) + r")\}")
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Condition:
 
     Attributes:
         name: of the condition, without blanks.
-        text: what is inserted. {question}, {answer}, {wrong_answer} and {word} are replaced, once;
+        text: what is inserted. {word} and the names of `KNOWN` in braces are replaced, once;
             everything else is literal. "" is the base.
         family: what the edited word is about: verdict, a placebo family, neutral, answer.
         level: the word's side: pos, neg, or none.
@@ -98,16 +101,12 @@ class Builder(Protocol):
         ...
 
 
-def insert_text(
-    condition: Condition, *, question: str, answer: str | None, wrong_answer: str | None
-) -> str | None:
+def insert_text(condition: Condition, known: Mapping[str, str | None]) -> str | None:
     r"""What a condition inserts for one problem.
 
     Args:
         condition: whose text.
-        question: stands for {question}.
-        answer: stands for {answer}; None where it is not known.
-        wrong_answer: stands for {wrong_answer}; None where there is none.
+        known: what stands for the names of `KNOWN`; None, or not there: not known.
 
     Returns:
         The text, after one pass over it: what was put in is not looked at again, and braces and
@@ -115,16 +114,11 @@ def insert_text(
 
     Examples:
         >>> shown = Condition("a", r"Box: \boxed{{answer}} {x}", "answer", "pos", "box", "given")
-        >>> insert_text(shown, question="?", answer=r"{word}\1", wrong_answer=None)
+        >>> insert_text(shown, {"answer": r"{word}\1"})
         'Box: \\boxed{{word}\\1} {x}'
     """
-    values = {
-        "question": question,
-        "answer": answer,
-        "wrong_answer": wrong_answer,
-        "word": condition.word,
-    }
-    if any(values[name] is None for name in _PLACEHOLDER.findall(condition.text)):
+    values = {**known, "word": condition.word}
+    if any(values.get(name) is None for name in _PLACEHOLDER.findall(condition.text)):
         return None
     return filled(condition.text, {name: value or "" for name, value in values.items()})
 
@@ -336,49 +330,6 @@ def outcome_tone(
         for pair, frame, tone in product(pairs, chosen, toned)
         for side, level in enumerate((POSITIVE, NEGATIVE))
     )
-
-
-def answer(
-    encoder: Encoder, *, frames: Count = None, families: Count = None, wordings: int = 1
-) -> tuple[Condition, ...]:
-    """The right final answer given, or a wrong one: the control that should carry answer signal.
-
-    Args:
-        encoder: asked whether it reads English; token counts are checked for each problem.
-        frames: sentences, 1 to 6.
-        families: not used.
-        wordings: not used.
-
-    Returns:
-        Conditions frame by frame, `pos` (right answer) before `neg`.
-
-    Raises:
-        ConditionError: more frames than there are, or the policy does not read English.
-    """
-    del families, wordings
-    require_english(encoder, "answer")
-    return tuple(
-        Condition(
-            f"answer_given_{frame}_{level}",
-            filled(text, {"answer": placeholder}),
-            "answer",
-            level,
-            frame,
-            "given",
-        )
-        for frame, text in first_frames(bank.ANSWER_FRAMES, frames).items()
-        for level, placeholder in ((POSITIVE, "{answer}"), (NEGATIVE, "{wrong_answer}"))
-    )
-
-
-CATALOGUE: dict[str, Builder] = {
-    "opposed": opposed,
-    "placebo": placebo,
-    "neutral": neutral,
-    "published": published,
-    "outcome_tone": outcome_tone,
-    "answer": answer,
-}
 
 
 def _crossed(

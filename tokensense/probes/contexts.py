@@ -34,6 +34,8 @@ class Problems(NamedTuple):
         questions: as given.
         answers: the reference answers, None where none is known.
         wrong_answers: see `answers.wrong_answer`; None where there is none.
+        siblings: the first two right and wrong responses of each problem, as {right_1} ... stand
+            for them in a text; what is not there is left out.
         bases: ids of the base prompts.
         groups: the rollouts [start, end) of each problem.
         responses: token ids of every rollout of the store.
@@ -44,6 +46,7 @@ class Problems(NamedTuple):
     questions: list[str]
     answers: list[str | None]
     wrong_answers: list[str | None]
+    siblings: list[dict[str, str]]
     bases: list[Ids]
     groups: list[tuple[int, int]]
     responses: list[Ids]
@@ -94,8 +97,8 @@ def read_problems(rollouts: xr.Dataset, encoder: Encoder) -> Problems:
     )
     known = np.asarray(rollouts["answer"]) != NO_TEXT
     texts = [raw.decode("utf-8", "replace") for raw in response_texts(rollouts)]
-    wrong = np.asarray(rollouts["reward"]) == 0
-    found = Problems([], [], [], [], [], [], _split(rollouts, "token_id", "length"), texts)
+    reward = np.asarray(rollouts["reward"])
+    found = Problems([], [], [], [], [], [], [], _split(rollouts, "token_id", "length"), texts)
     prompts = _split(rollouts, "prompt_id", "prompt_length")
     for problem, start, end in _groups(np.asarray(rollouts["problem_of"])):
         if prompts[problem] != tuple(encoder.render(questions[problem])):
@@ -105,11 +108,13 @@ def read_problems(rollouts: xr.Dataset, encoder: Encoder) -> Problems:
                 "traces again, or load the policy that they were imported with."
             )
         answer = answers[problem] if known[problem] and answers[problem].strip() else None
-        failed = [texts[i] for i in range(start, end) if wrong[i]]
+        failed = [texts[i] for i in range(start, end) if reward[i] == 0]
+        passed = [texts[i] for i in range(start, end) if reward[i] == 1]
         found.names.append(names[problem])
         found.questions.append(questions[problem])
         found.answers.append(answer)
         found.wrong_answers.append(answer and wrong_answer(answer, failed, encoder=encoder))
+        found.siblings.append({**_numbered("right", passed), **_numbered("wrong", failed)})
         found.bases.append(prompts[problem])
         found.groups.append((start, end))
     return found
@@ -133,13 +138,14 @@ def prompts(
         ConditionError: the policy's template cannot take the text; problem and condition are named.
     """
     found = []
+    known = {
+        "question": problems.questions[index],
+        "answer": problems.answers[index],
+        "wrong_answer": problems.wrong_answers[index],
+        **problems.siblings[index],
+    }
     for condition in conditions:
-        text = insert_text(
-            condition,
-            question=problems.questions[index],
-            answer=problems.answers[index],
-            wrong_answer=problems.wrong_answers[index],
-        )
+        text = insert_text(condition, known)
         if condition == BASE_CONDITION:
             ids: Iterable[int] = problems.bases[index]
         elif text is None or not text.strip():
@@ -187,6 +193,12 @@ def survey(
     scorable = ~np.isin(comparability, UNSCORED) & (lengths > 0)
     longest = np.where(scorable, prompt_lengths + lengths - 1, 0).max(axis=0)
     return Survey(comparability, inserted, scorable.sum(axis=0) * lengths, longest)
+
+
+def _numbered(side: str, texts: Sequence[str]) -> dict[str, str]:
+    """The first two different texts: right_1, right_2."""
+    different = [text for text in dict.fromkeys(texts) if text.strip()]
+    return {f"{side}_{number}": text for number, text in enumerate(different[:2], start=1)}
 
 
 def _split(rollouts: xr.Dataset, ids: str, lengths: str) -> list[Ids]:

@@ -4,7 +4,9 @@ Reads  a list of records: name, text, and optionally family, level, frame, wordi
        word. A key it does not know is an error, and so is a value that is not text.
 Gives  Conditions.
 
-In `text`, {question}, {answer}, {wrong_answer} and {word} are replaced in one pass; every other
+In `text`, {word} and the names of `conditions.KNOWN` in braces ({question}, {answer},
+{wrong_answer}; {right_1}, {right_2}, {wrong_1}, {wrong_2}: responses of the group) are replaced in
+one pass; every other
 brace and every backslash is literal, so `\boxed{{answer}}` gives the answer in a box. There is no
 way to write a literal {answer}.
 
@@ -21,7 +23,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from tokensense.errors import ConditionError
-from tokensense.probes.conditions import CATALOGUE, NONE, Condition, require_conditions
+from tokensense.probes import CATALOGUE
+from tokensense.probes.conditions import NONE, Condition, require_conditions
 
 # Names become CF flag meanings, which are joined with blanks and have this alphabet.
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.+@-]+$")]
