@@ -50,6 +50,7 @@ ALLOWED: dict[str, Allowed] = {
     "probes.rescore": Allowed(DESCRIPTION | {"models", "store"}),
     "probes.cost": Allowed(DESCRIPTION | {"models", "store"}),
     "probes.replicas": Allowed(DESCRIPTION | {"models", "store"}),
+    "probes.overlap": Allowed(DESCRIPTION | {"models"}, {"torch"}),
     # downstream: arrays in, results out, never a model
     "stats": Allowed(GROUND, {"statsmodels"}),
     "credit": Allowed(GROUND),
