@@ -1,4 +1,4 @@
-"""Commands that show what a store holds: figures, view, info, export.
+"""Commands that show what a store holds: figures, view, info, export, claims.
 
 Source: own work.
 """
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tokensense.cli.common import Json, Store, app, friendly, show
-from tokensense.screen import findings, lines, screen
+from tokensense.screen import findings, lines, print_rows, screen
 
 
 @app.command()
@@ -92,3 +92,18 @@ def export(
 
     paths = [str(path) for path in ts.Study(store, mode="r").export(node, out, format=format)]
     show({"files": paths}, paths, as_json=as_json)
+
+
+@app.command()
+@friendly
+def claims(as_json: Json = False) -> None:
+    """Published claims by criteria fixed before the runs, and how the last runs came out."""
+    from tokensense.stats.claims import ledger, read_claims, verdict_counts
+
+    found = ledger(read_claims())
+    if as_json:
+        show({"claims": found}, [], as_json=True)
+        return
+    print_rows([{"section": "claims", **line} for line in found])
+    for verdict, count in sorted(verdict_counts(found).items()):
+        typer.echo(f"{verdict}: {count}")
