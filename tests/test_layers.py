@@ -50,6 +50,8 @@ ALLOWED: dict[str, Allowed] = {
     "probes.rescore": Allowed(DESCRIPTION | {"models", "store"}),
     "probes.cost": Allowed(DESCRIPTION | {"models", "store"}),
     "probes.replicas": Allowed(DESCRIPTION | {"models", "store"}),
+    "probes.resample": Allowed(DESCRIPTION | {"models"}),
+    "probes.ablate": Allowed(DESCRIPTION | {"models"}),
     "probes.overlap": Allowed(DESCRIPTION | {"models"}, {"torch"}),
     # downstream: arrays in, results out, never a model
     "stats": Allowed(GROUND, {"statsmodels"}),
