@@ -75,7 +75,10 @@ ALLOWED: dict[str, Allowed] = {
     ),
     "assignment": Allowed(GROUND | {"credit", "stats", "study"}),
     "demo": Allowed({"errors", "models", "stats", "study", "assignment"}),
-    "cli": Allowed({"tokensense", "errors", "demo", "screen", "store", "importing", "stats"}),
+    "doctor": Allowed({"errors", "models", "probes", "store"}, {"torch"}),
+    "cli": Allowed(
+        {"tokensense", "errors", "demo", "doctor", "screen", "store", "importing", "stats"}
+    ),
     "__main__": Allowed({"cli"}),
     "__init__": Allowed({"study", "assignment", "models", "figures"}),
 }

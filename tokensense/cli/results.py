@@ -1,4 +1,4 @@
-"""Commands that show what a store holds: figures, view, info, export, claims.
+"""Commands that show what a store holds: figures, view, info, export, claims, doctor.
 
 Source: own work.
 """
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tokensense.cli.common import Json, Store, app, friendly, show
+from tokensense.cli.common import Device, Dtype, Json, Store, app, friendly, show
 from tokensense.screen import findings, lines, print_rows, screen
 
 
@@ -107,3 +107,31 @@ def claims(as_json: Json = False) -> None:
     print_rows([{"section": "claims", **line} for line in found])
     for verdict, count in sorted(verdict_counts(found).items()):
         typer.echo(f"{verdict}: {count}")
+
+
+@app.command()
+@friendly
+def doctor(
+    store: Annotated[
+        Path | None, typer.Argument(help="Folder of a store to look at.", metavar="[STORE]")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="Policy to look at, as in `probe`.")
+    ] = None,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
+    as_json: Json = False,
+) -> None:
+    """Is everything in order: this machine, a policy, a store? Exit code 1 on findings."""
+    import tokensense as ts
+    from tokensense import doctor as checks
+
+    found = list(checks.environment())
+    if model is not None:
+        found += checks.of_policy(ts.load_policy(model, device=device, dtype=dtype))
+    if store is not None:
+        found += checks.of_store(store)
+    shown = [f"{check.state:<8} {check.name:<16} {check.text}" for check in found]
+    show({"checks": [check._asdict() for check in found]}, shown, as_json=as_json)
+    if any(check.state == "finding" for check in found):
+        raise typer.Exit(1)
