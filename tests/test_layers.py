@@ -56,6 +56,7 @@ ALLOWED: dict[str, Allowed] = {
     # downstream: arrays in, results out, never a model
     "stats": Allowed(GROUND, {"statsmodels"}),
     "credit": Allowed(GROUND),
+    "adapters": Allowed(GROUND | {"models", "credit", "stats"}, {"torch", "trl", "verl"}),
     "figures": Allowed({"schema", "errors", "checks"}, {"matplotlib"}),
     # the top puts parts together; two views of what a store holds are too large for `study`
     "flat": Allowed(GROUND | {"rollouts"}),
