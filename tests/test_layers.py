@@ -76,9 +76,20 @@ ALLOWED: dict[str, Allowed] = {
     ),
     "assignment": Allowed(GROUND | {"credit", "stats", "study"}),
     "demo": Allowed({"errors", "models", "stats", "study", "assignment"}),
+    "report": Allowed({"figures", "study"}),
     "doctor": Allowed({"errors", "models", "probes", "store"}, {"torch"}),
     "cli": Allowed(
-        {"tokensense", "errors", "demo", "doctor", "screen", "store", "importing", "stats"}
+        {
+            "tokensense",
+            "errors",
+            "demo",
+            "doctor",
+            "report",
+            "screen",
+            "store",
+            "importing",
+            "stats",
+        }
     ),
     "__main__": Allowed({"cli"}),
     "__init__": Allowed({"study", "assignment", "models", "figures"}),

@@ -55,6 +55,10 @@ def test_the_path_from_a_file_to_figures(folder):
     assert "same_direction" in shown.stdout
     assert run("figures", store, "--out", folder / "figures").exit_code == 0
     assert list((folder / "figures").glob("*.pdf"))
+    report = run("report", store, "--out", folder / "report", "--problems", 2, "--json")
+    assert {Path(name).name for name in json.loads(report.stdout)["files"]} == {
+        "report.html", "report.md",
+    }  # fmt: skip
     info = run("info", store)
     assert info.exit_code == 0
     assert "OFF-POLICY" in info.stdout

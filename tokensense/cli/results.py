@@ -1,4 +1,4 @@
-"""Commands that show what a store holds: figures, view, info, export, claims, doctor.
+"""Commands that show: figures, view, report, info, export, claims, doctor.
 
 Source: own work.
 """
@@ -47,6 +47,26 @@ def view(
     found = ts.Study(store, mode="r").view(out, problem=problem or None, limit=limit)
     shown = {"path": str(out), "shown": found.counts, "bytes": len(found.html.encode())}
     show(shown, lines(shown), as_json=as_json)
+
+
+@app.command()
+@friendly
+def report(
+    store: Store,
+    out: Annotated[Path, typer.Option("--out", help="Folder for report.html, report.md, figures.")],
+    problems: Annotated[
+        int, typer.Option("--problems", min=1, help="Problems whose tokens are shown.")
+    ] = 4,
+    style: Annotated[str, typer.Option("--style", help="neurips, icml, acl or plain.")] = "neurips",
+    as_json: Json = False,
+) -> None:
+    """One page about a store that was analyzed: tables, figures, tokens, methods, limits."""
+    import tokensense as ts
+    from tokensense.report import write_report
+
+    study = ts.Study(store, mode="r")
+    paths = [str(path) for path in write_report(study, out, problems=problems, style=style)]
+    show({"files": paths}, paths, as_json=as_json)
 
 
 @app.command()
