@@ -126,7 +126,7 @@ def crossfitted(
     code = np.minimum(one, other) * FOLDS + np.maximum(one, other)
     difference = columns[met.first] - columns[met.second]
     found = np.full(code.size, np.nan)
-    for pair in np.unique(code):
+    for pair in np.unique(code).tolist():
         seen = _outside(one, pair) & _outside(other, pair)
         if seen.any():
             # A wrong step weighs one among the contests that are left of it.
