@@ -109,11 +109,14 @@ def beyond(
     """
     met = matched(steps)
     texts = np.unique(steps.cluster[met.first]).size
+    taking = np.unique(np.concatenate([met.first, met.second]))
     facts: dict[str, object] = {
         **attrs,
         **steps.counts,
         "n_cases": np.unique(met.first).size,
         "n_contests": met.first.size,
+        "n_rollouts": np.unique(steps.trace[taking]).size,
+        "n_tokens": int(steps.length[taking].sum()),
         "caliper": CALIPER,
     }
     unknown = [name for name in _names(families) if not np.isfinite(steps.columns[name]).all()]

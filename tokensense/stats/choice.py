@@ -96,6 +96,7 @@ def step_choice(
         **steps.counts,
         "n_rollouts": size.size,
         "n_steps": int(size.sum()),
+        "n_tokens": int(steps.length[offers].sum()),
         "n_single_step": np.unique(steps.trace[steps.wrong]).size - size.size,
         "seed": plan.seed,
         "resamples": plan.resamples,
