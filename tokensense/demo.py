@@ -16,7 +16,7 @@ import xarray as xr
 
 from tokensense.assignment import assign_credit
 from tokensense.models.policy import Policy, load_policy
-from tokensense.stats.describe import table
+from tokensense.stats.rows import table
 from tokensense.study import Study, analyze
 
 TAUGHT = {

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tokensense.figures.tokens import TokenView
     from tokensense.models.policy import Policy
     from tokensense.padded import Padded
-    from tokensense.stats.describe import Row
+    from tokensense.stats.rows import Row
 
 USER_PROBE = "user"
 COUNTED = ("problems", "rollouts", "tokens")
@@ -263,7 +263,7 @@ class Study:
         Raises:
             StoreError: there is no store, or it was not analyzed.
         """
-        from tokensense.stats.describe import table
+        from tokensense.stats.rows import table
 
         return table(self._analyzed())
 
@@ -273,7 +273,7 @@ class Study:
         Raises:
             StoreError: there is no store, or it was not analyzed.
         """
-        from tokensense.stats.describe import notes
+        from tokensense.stats.rows import notes
 
         return notes(self._analyzed())
 

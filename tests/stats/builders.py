@@ -98,3 +98,29 @@ def made_up_tokens(
         },
         attrs={"scored_by": "made up", "sampled_by": "made up too", "off_policy": 1},
     )
+
+
+def with_steps(tokens, *, size=4, planted=None, seed=0):
+    """The same tokens in steps of `size`, a wrong step in every response of reward 0.
+
+    planted  name of a shift to raise on the tokens of wrong steps: "verdict" moves both levels of
+             every verdict pair by .5 nats apart, "surprisal" takes 1 nat from all conditions
+    """
+    rng = np.random.default_rng(seed)
+    owner = tokens.rollout.values
+    start = np.flatnonzero(np.diff(owner, prepend=-1))
+    length = tokens.length.values
+    step = (np.arange(owner.size) - start[owner]) // size
+    count = -(-length // size)
+    wrong = np.where(tokens.reward.values[start] == 0, rng.integers(0, count), -1)
+    tokens = tokens.assign_coords(step=("token", step.astype(np.int32)))
+    tokens["wrong_step"] = ("rollout", wrong.astype(np.int32))
+    tokens["label"] = ("rollout", np.where(wrong >= 0, "error", "no_error"))
+    at = step == wrong[owner]
+    logp = tokens.logp.values
+    if planted == "surprisal":
+        logp[:, at] -= 1.0
+    if planted == "verdict":
+        for row in np.flatnonzero(tokens.family.values == "verdict"):
+            logp[row, at] += 0.5 if tokens.level.values[row] == "pos" else -0.5
+    return tokens

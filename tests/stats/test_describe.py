@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from tests.stats.builders import made_up_tokens
+from tests.stats.builders import made_up_tokens, with_steps
 from tokensense.errors import StatisticsError
-from tokensense.stats.describe import SECTIONS, describe, notes, table, token_states
+from tokensense.stats.describe import describe, token_states
 from tokensense.stats.floors import wording_floor
 from tokensense.stats.resampling import Method
+from tokensense.stats.rows import SECTIONS, notes, table
 from tokensense.stats.shifts import contrast, onehot_distance
 
 NAMES = {
@@ -23,7 +24,11 @@ NAMES = {
     "informative",
     "controls",
     "character",
+    "read",
+    "read_by_family",
+    "decision",
 }
+PLAIN = {"balance", "decision"}  # without intervals made here
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +43,7 @@ def result(tokens):
 
 def test_what_there_is(result):
     assert set(result) == NAMES
-    dims = {name: found["estimate"].dims for name, found in result.items() if name != "balance"}
+    dims = {name: found["estimate"].dims for name, found in result.items() if name not in PLAIN}
     assert dims["triple"] == ("statistic", "term")
     assert dims["family"] == ("statistic", "family")
     assert dims["kind"] == ("scale", "measure", "kind", "term")
@@ -60,7 +65,7 @@ def test_every_result_has_interval_method_counts_and_provenance(result):
             "placebo-1",
             "placebo-2",
         ]
-        if name == "balance":
+        if name in PLAIN:
             continue
         assert {"estimate", "interval", "error", "method", "n_clusters", "lost"} <= set(found)
         assert found.bound.values.tolist() == ["low", "high"], name
@@ -202,7 +207,7 @@ def test_only_verdicts_still_give_a_description():
 def test_few_problems_give_no_interval_anywhere(problems):
     found = describe(made_up_tokens(problems=problems, length=(3, 6)), resamples=100)
     for name, one in found.items():
-        if name != "balance":
+        if name not in PLAIN:
             assert np.isnan(one.interval).all(), name
             assert (one.method >= Method.NONE_FEW_PROBLEMS).all(), name
 
@@ -232,7 +237,11 @@ def test_no_verdict_is_an_error_with_advice():
 
 def test_table_rows_hold_estimate_interval_unit_and_n(result):
     rows = table(result)
-    assert {row.section for row in rows} == set(SECTIONS) - {"localization"}
+    assert {row.section for row in rows} == set(SECTIONS) - {
+        "localization",
+        "beyond",
+        "step_choice",
+    }
     (row,) = (r for r in rows if (r.section, r.name) == ("triple", "same_direction"))
     at = result["triple"].sel(statistic="same_direction", term="verdict")
     low, high = at.interval.values
@@ -254,6 +263,34 @@ def test_the_character_is_one_line_of_the_table_and_one_note(result):
     assert row.n.startswith("30 clusters, 120 rollouts")
     (note,) = (n for n in notes(result) if n.startswith("what the verdicts do: "))
     assert note.endswith(result["character"].attrs["statement"])
+
+
+def test_the_decision_is_the_first_lines_of_the_table_and_in_the_notes(result):
+    rows = table(result, sections=("decision",))
+    assert [row.name for row in rows] == ["word", "read", "informative", "beyond", "drives"]
+    decision = result["decision"]
+    assert rows[0].value == decision.attrs["word"] == "inconclusive"
+    assert "smallest reachable 0.25" in rows[1].value
+    assert rows[1].n == "30 clusters, 120 rollouts, 972 tokens"
+    assert rows[2].value.startswith("not estimable: ")
+    assert rows[3].value == "not estimable: no step labels: the Dataset has no label, wrong_step"
+    assert "needs the gradient" in rows[4].value
+    said = notes(result)
+    assert any(note.startswith("decision: inconclusive: the verdict is read") for note in said)
+    assert any("Holm over 1 estimable primaries, scored by made up" in note for note in said)
+
+
+def test_step_labels_bring_the_third_endpoint_and_the_choice_of_steps(tokens):
+    size = tokens.sizes["token"]
+    found = describe(
+        with_steps(tokens, planted="verdict"), scores={"weight": np.zeros(size)}, resamples=100
+    )
+    assert {"beyond", "step_choice"} <= set(found)
+    assert found["step_choice"].estimate.sel(statistic="auroc", score="weight") == 0.5
+    (row,) = (r for r in table(found) if (r.section, r.name) == ("beyond", "increase"))
+    assert row.difference
+    assert "n_tokens" in found["beyond"].attrs
+    assert "rollouts" in row.n
 
 
 def test_localization_comes_with_known_wrong_tokens_and_further_scores(tokens):

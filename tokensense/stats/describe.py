@@ -1,7 +1,7 @@
 """All descriptions of a study's shifts: from one flat Dataset of tokens to Datasets of results.
 
 Reads  the Dataset of `Study.tokens()`.
-Gives  a dict of Datasets (see `describe`), rows of text for a terminal, states of single tokens.
+Gives  a dict of Datasets (see `describe`), states of single tokens.
 Sign   shift positive: the condition makes the token likelier; difference = verdict - placebo; AUROC
        above .5: the right response scores higher; log ratio above 0: the kind moves more.
 
@@ -10,9 +10,7 @@ Whatever assumes that the scored policy wrote the tokens (E[exp shift] = 1, and 
 arXiv:2607.27888 as meant there) carries the attribute `off_policy` as it came.
 """
 
-import json
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -21,14 +19,15 @@ from jaxtyping import Float, Shaped
 from tokensense.segments import broadcast, segment_sum
 from tokensense.stats.catalogue import ratio
 from tokensense.stats.character import characterize
-from tokensense.stats.endpoints import informative
 from tokensense.stats.floors import WordingFloor, unresolved, wording_floor
 from tokensense.stats.kinds import shift_by_kind
 from tokensense.stats.localization import knows_wrong_tokens, locate
 from tokensense.stats.neutral import single_conditions
 from tokensense.stats.pairs import Terms, mean_shifts, pairs_of, terms_of, with_shared_rollouts
-from tokensense.stats.resampling import Method, Resampling, cluster_sums, intervals, resample
+from tokensense.stats.primaries import primaries
+from tokensense.stats.resampling import Resampling, cluster_sums, intervals, resample
 from tokensense.stats.results import dataset, plain
+from tokensense.stats.rows import CHARACTER, LOCALIZATION
 from tokensense.stats.sample import Pair, Sample, read_sample
 from tokensense.stats.shifts import contrast
 from tokensense.stats.triples import describe_pairs, family_groups, pair_sums
@@ -41,38 +40,11 @@ SIGNS = (
 WORDINGS_NEEDED = 6
 ROUNDING = "which moves a token by about as much as a one-word edit: contrasts are a description"
 TOKEN_STATES = ("resolved", "unresolved", "not_known")
-CHARACTER, LOCALIZATION = "character", "localization"
-SECTIONS = (
-    *(CHARACTER, "triple", "kind", "floor", "neutral"),
-    *("informative", "controls", LOCALIZATION),
-)
 FLOOR_STATISTICS: dict[str, str] = {
     "unresolved": "share of tokens whose mean verdict contrast over wordings is below the floor",
     "verdict_above_floor": "share of single verdict contrasts above the floor",
     "placebo_above_floor": "the same for single placebo contrasts: .05 by construction",
 }
-
-
-class Row(NamedTuple):
-    """One line of a table, as text.
-
-    Attributes:
-        section: name of the Dataset.
-        name: of the statistic, kind, score or condition.
-        value: estimate [low, high] of the verdict, or of what stands alone.
-        placebo: the same of the placebo; empty where it stands alone.
-        difference: the same of verdict - placebo.
-        unit: of the three.
-        n: problem texts, rollouts and tokens.
-    """
-
-    section: str
-    name: str
-    value: str
-    placebo: str
-    difference: str
-    unit: str
-    n: str
 
 
 def describe(
@@ -86,7 +58,7 @@ def describe(
 
     Args:
         tokens: dims (condition, token), as `Study.tokens()` gives it; base among the conditions.
-        scores: further scores for `localization`, in the order of `tokens`.
+        scores: further scores for `localization` and `step_choice`, in the order of `tokens`.
         seed: of the resamples.
         resamples: draws of problems; 10,000 for numbers that are reported.
 
@@ -98,8 +70,8 @@ def describe(
         `kind` (scale, measure, kind, term) and `balance` (kind, covariate, stage), no intervals;
         `floor` (statistic), with `floor` and `tokens` (bin);
         `neutral` (statistic, condition), if there are conditions without a level;
-        `informative` (statistic, term) and `controls` (statistic, score), if a problem has both a
-        right and a wrong response;
+        `read`, `read_by_family`, `informative`, `controls`, `beyond`, `step_choice`, `decision`:
+        see `primaries`;
         `character` (quantity), with a word for what the verdicts do;
         `localization` (statistic, score), if first wrong tokens are known.
 
@@ -107,13 +79,13 @@ def describe(
         SchemaError: `tokens` lacks a part, or conditions cannot be paired.
         StatisticsError: there is no verdict pair, or a comparable token was not scored.
     """
-    read = read_sample(tokens)
-    pairs = pairs_of(read)
-    terms = terms_of(read, pairs)
-    sample = with_shared_rollouts(read, pairs, terms)
+    whole = read_sample(tokens)
+    pairs = pairs_of(whole)
+    terms = terms_of(whole, pairs)
+    sample = with_shared_rollouts(whole, pairs, terms)
     plan = Resampling(sample.clusters, resamples, seed)
     floor = _wording_floor(sample, pairs, terms)
-    attrs = _attrs(read, pairs, terms=terms, floor=floor, plan=plan)
+    attrs = _attrs(whole, pairs, terms=terms, floor=floor, plan=plan)
     sums = pair_sums(sample, pairs, floor=floor.at(sample.distance))
     groups = family_groups(sample, pairs)
     found: dict[str, xr.Dataset] = {}
@@ -129,9 +101,9 @@ def describe(
     neutral = single_conditions(sample, pairs, terms=terms, plan=plan, attrs=attrs)
     if neutral is not None:
         found["neutral"] = neutral
-    told = informative(sample, pairs, terms=terms, plan=plan, attrs=attrs)
-    if told is not None:
-        found["informative"], found["controls"] = told
+    found |= primaries(
+        tokens, sample, pairs, terms=terms, scores=scores or {}, plan=plan, attrs=attrs
+    )
     endpoint = found.get("informative")
     found[CHARACTER] = characterize(
         tokens, sample, pairs, terms=terms, endpoint=endpoint, plan=plan, attrs=attrs
@@ -195,97 +167,6 @@ def token_states(tokens: xr.Dataset) -> xr.Dataset:
         },
         attrs={"sign": SIGNS, "statement": floor.statement, "wordings": len(terms.verdict)},
     )
-
-
-def table(
-    result: Mapping[str, xr.Dataset],
-    *,
-    sections: tuple[str, ...] = SECTIONS,
-    measures: tuple[str, ...] = ("absolute_shift",),
-) -> list[Row]:
-    """Write results as rows of text.
-
-    Args:
-        result: of `describe`.
-        sections: which of its Datasets, in this order; those it lacks are passed over.
-        measures: which measures of `kind` to show.
-    """
-    rows: list[Row] = []
-    for section in sections:
-        if section not in result:
-            continue
-        found = result[section]
-        if section == CHARACTER:
-            counts = _counts(found.isel(quantity=0))
-            rows.append(Row(section, "verdicts", found.attrs["word"], "", "", "", counts))
-            continue
-        lead = [str(dim) for dim in found["estimate"].dims if dim != "term"]
-        shown = found.sel(measure=list(measures)) if "measure" in lead else found
-        stacked = shown.stack(row=lead)
-        for index in range(stacked.sizes["row"]):
-            rows.append(_row(section, stacked.isel(row=index), lead))
-    return rows
-
-
-def notes(result: Mapping[str, xr.Dataset]) -> list[str]:
-    """What has to stand beside the numbers: what was left out, by whom sampled, the machine.
-
-    Args:
-        result: of `describe`; the `numerical_floor` of the store beside it, where there is one.
-    """
-    attrs = result["triple"].attrs
-    found: list[str] = json.loads(attrs["statements"])
-    if attrs["off_policy"]:
-        found.append(
-            "off-policy: the scoring policy is not known to have drawn these tokens; no number is "
-            "an expectation under it"
-        )
-    if "informative" in result:
-        word, statement = (result["informative"].attrs[key] for key in ("word", "statement"))
-        known = "" if word == "not_estimable" else f"{word}, "
-        found.append(f"AUROC of the summed contrast: {known}{statement}")
-    if CHARACTER in result:
-        found.append(f"what the verdicts do: {result[CHARACTER].attrs['statement']}")
-    if LOCALIZATION in result:
-        found.append(f"localization: {result[LOCALIZATION].attrs['statement']}")
-    if "numerical_floor" in result:
-        floor = result["numerical_floor"].sel(quantity="shift")
-        found.append(
-            f"numerical floor: q99 of |difference| of shifts between two row plans "
-            f"{float(floor['q99']):.2g} nats, over {int(floor['n'])} tokens; checks the machine"
-        )
-    return found
-
-
-def _row(section: str, one: xr.Dataset, lead: list[str]) -> Row:
-    """Write one line."""
-    name = " ".join(str(one[dim].item()) for dim in lead)
-    unit = str(one["unit"].item()) if "unit" in one.coords else "1"
-    terms = [one] if "term" not in one.dims else [one.isel(term=i) for i in range(3)]
-    values = [_value(term, unit) for term in terms] + ["", "", ""]
-    return Row(section, name, values[0], values[1], values[2], unit, _counts(terms[0]))
-
-
-def _counts(one: xr.Dataset) -> str:
-    """Problem texts, rollouts and tokens behind an estimate, as far as they are known."""
-    counts = []
-    for label in ("n_clusters", "n_rollouts", "n_tokens"):
-        number = one[label].item() if label in one else one.attrs.get(label)
-        if number is not None:
-            counts.append(f"{float(number):.0f} {label.removeprefix('n_')}")
-    return ", ".join(counts)
-
-
-def _value(one: xr.Dataset, unit: str) -> str:
-    """Write an estimate with its interval, or why there is none."""
-    digits = 4 if unit == "nats" else 3
-    estimate = float(one["estimate"])
-    if np.isnan(estimate):
-        return "not estimable"
-    low, high = one["interval"].values
-    if np.isnan(low):
-        return f"{estimate:.{digits}f} [{Method(int(one['method'])).name.lower()}]"
-    return f"{estimate:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def _verdict_shifts(

@@ -242,19 +242,29 @@ def _kind_rates(
 def _strata(
     surprisal: Float[np.ndarray, " token"], kind: Int64[np.ndarray, " token"], traces: Traces
 ) -> list[Int64[np.ndarray, " token"]]:
-    """What is compared with what: all, tokens of a bin, tokens of a bin and kind.
-
-    Bins are deciles of the wrong tokens' surprisal; the first and the last lie beyond them all.
-    Inner borders interpolate, so that they lie between wrong tokens and not upon them.
-    """
-    wrong = surprisal[traces.marked]
-    if not wrong.size:
+    """What is compared with what: all, tokens of a bin, tokens of a bin and kind."""
+    if not traces.marked.any():
         return [kind, kind, kind]
+    bins = surprisal_bins(surprisal, traces.marked)
+    return [np.zeros_like(bins), bins, bins * (int(kind.max()) + 1) + kind]
+
+
+def surprisal_bins(
+    surprisal: Float[np.ndarray, " token"], marked: Bool[np.ndarray, " token"]
+) -> Int64[np.ndarray, " token"]:
+    """Deciles of the marked tokens' surprisal; the first and the last bin lie beyond them all.
+
+    Inner borders interpolate, so that they lie between wrong tokens and not upon them.
+
+    Args:
+        surprisal: nats.
+        marked: the tokens (or steps) that are to be found, at least one.
+    """
+    wrong = surprisal[marked]
     inner = np.quantile(wrong, np.arange(1, DECILES) / DECILES)
     top = np.nextafter(wrong.max(), np.inf)
     edges = np.unique(np.concatenate([[wrong.min()], inner, [top]]))
-    bins = np.searchsorted(edges, surprisal, side="right").astype(np.int64)
-    return [np.zeros_like(bins), bins, bins * (int(kind.max()) + 1) + kind]
+    return np.searchsorted(edges, surprisal, side="right").astype(np.int64)
 
 
 def _shares(
@@ -274,24 +284,29 @@ def _draws(
     strata: Sequence[Int64[np.ndarray, " token"]],
     plan: Resampling,
 ) -> Draws:
-    """All statistics of one score; their mean where it has several columns."""
+    """AUROC in each of the strata, average precision and hit@1 of one score.
+
+    Args:
+        columns: of the score; where it has several, statistics are averaged over them. Where one
+            is NaN somewhere, or there is no problem text, nothing has a value.
+        traces: the tokens (or steps).
+        strata: what is compared with what, once an AUROC.
+        plan: the draws.
+    """
+    if not traces.clusters or any(np.isnan(column).any() for column in columns):
+        size = len(strata) + 2
+        return Draws(
+            np.full(size, np.nan),
+            np.full((plan.resamples, size), np.nan),
+            np.full((plan.clusters, size), np.nan),
+            np.full(size, traces.clusters, dtype=np.int64),
+        )
     found = [draws(_shares(score, traces, strata), traces, plan=plan) for score in columns]
     return Draws(
         estimate=np.mean([each.estimate for each in found], axis=0),
         values=np.mean([each.values for each in found], axis=0),
         pseudo=np.mean([each.pseudo for each in found], axis=0),
         clusters=found[0].clusters,
-    )
-
-
-def _nothing(traces: Traces, plan: Resampling) -> Draws:
-    """No value of any statistic."""
-    size = len(STATISTICS)
-    return Draws(
-        np.full(size, np.nan),
-        np.full((plan.resamples, size), np.nan),
-        np.full((plan.clusters, size), np.nan),
-        np.full(size, traces.clusters, dtype=np.int64),
     )
 
 
@@ -305,12 +320,7 @@ def _result(
 ) -> xr.Dataset:
     """Estimate all statistics of all scores and lay them out."""
     unknown = [name for name, columns in table.items() if np.isnan(columns).any()]
-    each = [
-        _nothing(traces, plan)
-        if name in unknown or not traces.clusters
-        else _draws(columns, traces, strata=strata, plan=plan)
-        for name, columns in table.items()
-    ]
+    each = [_draws(columns, traces, strata=strata, plan=plan) for columns in table.values()]
     together = Draws(
         *(
             np.stack([getattr(one, part) for one in each], axis=-1)
