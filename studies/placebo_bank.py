@@ -6,8 +6,8 @@
 `bank` (endpoint E1): the opening steps of 60 ProcessBench traces, whole steps of up to 100 tokens,
 under 12 verdict and 228 placebo conditions; some 1.2 million scored tokens. Rewards and labels of
 its store are those of the steps kept: right means no wrong step among them.
-`answers` (endpoint E2): all 900 GSM8K questions with four solutions each, verdicts and three
-placebo families in one sentence; some 2.6 million scored tokens.
+`answers` (endpoint E2): all 900 GSM8K questions with four solutions each, verdicts and one
+placebo family in one sentence; some 1.5 million scored tokens.
 
 Each takes up to 90 minutes of one core with SmolLM2-135M and goes on where it was stopped. All
 traces are off-policy. An earlier study (`first_shifts`) has seen whole ProcessBench traces in three
@@ -56,7 +56,7 @@ class Config:
 
 CONFIGS = {
     "bank": Config("processbench", limit=60, opening=100, frames=6, families=19),
-    "answers": Config("gsm8k_solutions", limit=None, opening=None, frames=1, families=3),
+    "answers": Config("gsm8k_solutions", limit=None, opening=None, frames=1, families=1),
 }
 TINY: dict[str, Any] = {"limit": 8, "frames": 2, "families": 3, "resamples": 500}
 

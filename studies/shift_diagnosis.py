@@ -80,7 +80,7 @@ def tiny_study(variant: str, config: Config, *, out: Path) -> ts.Study:
 def decision_lines(name: str, results: Mapping[str, xr.Dataset]) -> pd.DataFrame:
     """A line an endpoint."""
     found = results["decision"]
-    table = found.drop_vars("interval").to_dataframe().reset_index()
+    table = found.drop_dims("bound").to_dataframe().reset_index()
     table.insert(0, "store", name)
     table["low"], table["high"] = found["interval"].values.T
     table["word"] = found.attrs["word"]
