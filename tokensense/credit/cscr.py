@@ -26,11 +26,13 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-from array_api_compat import array_namespace, device, to_device
+from array_api_compat import array_namespace, device
 from jaxtyping import Float64, Int64
 
 from tokensense.checks import require_range
-from tokensense.credit.base import Evidence
+from tokensense.credit.base import Credit, by_weight
+from tokensense.credit.evidence import Evidence
+from tokensense.credit.shaping import drawn
 from tokensense.errors import SchemaError
 from tokensense.segments import (
     broadcast,
@@ -177,16 +179,7 @@ class Shuffled(Dealt):
         Args:
             evidence: `key`.
         """
-        key, length = (
-            np.asarray(to_device(array, "cpu")) for array in (evidence["key"], evidence.length)
-        )
-        drawn = [
-            np.random.default_rng((self.seed, int(k))).random(int(n))
-            for k, n in zip(key, length, strict=True)
-        ]
-        xp = array_namespace(evidence["z_pos"])
-        host = np.concatenate([np.empty(0), *drawn])
-        return xp.asarray(host, device=device(evidence["z_pos"]))
+        return drawn(evidence, seed=self.seed, law="uniform")
 
 
 class SurprisalMatched(Dealt):
@@ -270,3 +263,25 @@ def _order(
     # Ranks of a rollout of n tokens lie in [1, n]: behind the start they are all before the next.
     start = xp.asarray(broadcast(offsets(length)[:-1], length), device=device(ranks))
     return xp.argsort(xp.astype(start, xp.float64) + ranks, stable=True)
+
+
+_NEEDS = frozenset({"z_pos", "z_neg"})
+_CONTROL = "own control of arXiv:2607.27888 (methods/cscr.md section 5.8)"
+
+
+def _control(weigh: Dealt, more: frozenset[str] = frozenset()) -> Credit:
+    return by_weight(weigh, needs=_NEEDS | more, source=_CONTROL, budget="rollout", grade="own")
+
+
+RULES: dict[str, Credit] = {
+    "cscr": by_weight(
+        Cscr(), needs=_NEEDS, source="CSCR, arXiv:2607.27888", budget="rollout", grade="inferred"
+    ),
+    "cscr_shuffled": _control(Shuffled(), frozenset({"key"})),
+    "cscr_surprisal": _control(SurprisalMatched(), frozenset({"logp"})),
+    "cscr_entropy": _control(EntropyMatched(), frozenset({"entropy"})),
+    "cscr_gradient_norm": _control(GradientNormMatched(), frozenset({"distance"})),
+    "cscr_common": _control(CommonOnly()),
+    "cscr_contrast": _control(ContrastOnly()),
+    "cscr_placebo": _control(Placebo(), frozenset({"placebo_pos", "placebo_neg"})),
+}
