@@ -2,7 +2,7 @@
 
 Reads  the shift under a prompt that asks for a wrong answer; shifts under siblings shown; for the
        baselines the tokens themselves.
-Gives  RULES: gcpo with its other metrics and normalizations, sibling, rlcsd, position_alignment,
+Gives  Gcpo with its other metrics and normalizations, sibling, Rlcsd, position_alignment,
        diff_alignment; rank_weights.
 Sign   weights are positive; RLCSD adds, and never turns the sign of the advantage.
 
@@ -24,7 +24,6 @@ from array_api_compat import array_namespace
 from jaxtyping import Float64, Int64, Integer
 
 from tokensense.checks import require_range
-from tokensense.credit.base import Credit, Direct, by_weight
 from tokensense.credit.evidence import Evidence
 from tokensense.credit.self_distillation import k3
 from tokensense.credit.shaping import clipped, mean_one, quantile_of_all
@@ -354,42 +353,3 @@ def _differs_in_diff(
     for block in matcher.get_matching_blocks():
         differs[block.a : block.a + block.size] = 0
     return differs
-
-
-_GCPO = "GCPO, arXiv:2605.29198"
-_ASKED = frozenset({"negative_prompt"})
-_SHOWN = frozenset({"sibling_pos", "sibling_neg"})
-_TEXT = frozenset({"token_id", "group"})
-
-RULES: dict[str, Credit] = {
-    "gcpo": by_weight(Gcpo(), needs=_ASKED, source=_GCPO, budget="rollout", grade="code"),
-    "gcpo_absolute": by_weight(
-        GcpoAbsolute(), needs=_ASKED, source=_GCPO, budget="rollout", grade="code"
-    ),
-    "gcpo_both": by_weight(GcpoBoth(), needs=_ASKED, source=_GCPO, budget="rollout", grade="code"),
-    "gcpo_gain": by_weight(GcpoGain(), needs=_ASKED, source=_GCPO, budget="rollout", grade="code"),
-    "gcpo_softmax": by_weight(
-        GcpoSoftmax(), needs=_ASKED, source=_GCPO, budget="rollout", grade="inferred"
-    ),
-    "gcpo_minmax": by_weight(
-        GcpoMinMax(), needs=_ASKED, source=_GCPO, budget="rollout", grade="code"
-    ),
-    "sibling": by_weight(
-        sibling,
-        needs=_SHOWN,
-        source="popular accounts of arXiv:2605.29198",
-        budget="rollout",
-        grade="inferred",
-    ),
-    "rlcsd": Credit(Direct(Rlcsd()), _SHOWN, "adds", "RLCSD, arXiv:2606.11709", "free", "code"),
-    "position_alignment": by_weight(
-        position_alignment,
-        needs=_TEXT,
-        source="baseline of `sibling`",
-        budget="rollout",
-        grade="own",
-    ),
-    "diff_alignment": by_weight(
-        diff_alignment, needs=_TEXT, source="baseline of `sibling`", budget="rollout", grade="own"
-    ),
-}

@@ -30,7 +30,6 @@ from array_api_compat import array_namespace, device
 from jaxtyping import Float64, Int64
 
 from tokensense.checks import require_range
-from tokensense.credit.base import Credit, by_weight
 from tokensense.credit.evidence import Evidence
 from tokensense.credit.shaping import drawn
 from tokensense.errors import SchemaError
@@ -263,25 +262,3 @@ def _order(
     # Ranks of a rollout of n tokens lie in [1, n]: behind the start they are all before the next.
     start = xp.asarray(broadcast(offsets(length)[:-1], length), device=device(ranks))
     return xp.argsort(xp.astype(start, xp.float64) + ranks, stable=True)
-
-
-_NEEDS = frozenset({"z_pos", "z_neg"})
-_CONTROL = "own control of arXiv:2607.27888 (methods/cscr.md section 5.8)"
-
-
-def _control(weigh: Dealt, more: frozenset[str] = frozenset()) -> Credit:
-    return by_weight(weigh, needs=_NEEDS | more, source=_CONTROL, budget="rollout", grade="own")
-
-
-RULES: dict[str, Credit] = {
-    "cscr": by_weight(
-        Cscr(), needs=_NEEDS, source="CSCR, arXiv:2607.27888", budget="rollout", grade="inferred"
-    ),
-    "cscr_shuffled": _control(Shuffled(), frozenset({"key"})),
-    "cscr_surprisal": _control(SurprisalMatched(), frozenset({"logp"})),
-    "cscr_entropy": _control(EntropyMatched(), frozenset({"entropy"})),
-    "cscr_gradient_norm": _control(GradientNormMatched(), frozenset({"distance"})),
-    "cscr_common": _control(CommonOnly()),
-    "cscr_contrast": _control(ContrastOnly()),
-    "cscr_placebo": _control(Placebo(), frozenset({"placebo_pos", "placebo_neg"})),
-}

@@ -73,9 +73,9 @@ SUPPLIERS: dict[str, Supplier] = {
     "ratio": Supplier("the trainer: the current policy's pass, which it makes anyway", 0),
     "learning_value": Supplier("two passes, before and after a probe step on held-out rollouts", 2),
     "right_influence": Supplier("hidden states and full distributions of the base pass", 0),
-    "value_gain": Supplier("9 fresh continuations from every step; no probe yet", None),
-    "span_drop": Supplier("up to 11 passes with a span masked; no probe yet", None),
-    "answer_kl": Supplier("a pass for every token, with it masked; no probe yet", None),
+    "value_gain": Supplier("continuations of every prefix, `probes.resample`", None),
+    "span_drop": Supplier("a pass a span without it, `probes.ablate`", None),
+    "answer_kl": Supplier("a pass a token with it masked, as `probes.ablate` does for spans", None),
     "answer_saliency": Supplier("one pass with gradients to the embeddings; no probe yet", 3),
 }
 PER_ROLLOUT = frozenset({"length", "advantage", "key", "group", "reward"})

@@ -2,7 +2,7 @@
 
 Reads  log p, entropy, ||onehot - p|| under base; groups, rewards, the gap to a reference policy,
        the ratio of the current policy to the one that sampled.
-Gives  RULES: erpo, ep_grpo, lampo, htpo, otb.
+Gives  Erpo, EpGrpo, Lampo, Htpo, otb.
 Sign   credit has the unit of the advantage, or of the reward; its sign may differ from that of
        the advantage.
 
@@ -21,7 +21,6 @@ from jaxtyping import Bool, Float64, Int64
 from scipy.special import expit
 
 from tokensense.checks import require_range
-from tokensense.credit.base import Credit, Direct, Form, Grade
 from tokensense.credit.evidence import Evidence
 from tokensense.credit.shaping import top_of
 from tokensense.credit.uncertainty import at_position
@@ -289,74 +288,3 @@ def _open_tokens(evidence: Evidence, share: float) -> Bool[np.ndarray, " token"]
     entropy, length = evidence["entropy"], evidence.length
     found = entropy >= broadcast(segment_quantile(entropy, length, q=1 - share), length)
     return np.asarray(found)
-
-
-def _reshaping(
-    give: Any,  # noqa: ANN401 (a function or a frozen dataclass)
-    *needs: str,
-    form: Form,
-    source: str,
-    grade: Grade,
-    signal_without_contrast: bool = False,
-) -> Credit:
-    return Credit(
-        Direct(give),
-        frozenset(needs),
-        form,
-        source,
-        "free",
-        grade,
-        keeps_sign=False,
-        signal_without_contrast=signal_without_contrast,
-    )
-
-
-RULES: dict[str, Credit] = {
-    "erpo": _reshaping(
-        Erpo(),
-        "entropy",
-        "drift",
-        "group",
-        form="adds",
-        source="ERPO, arXiv:2603.28204",
-        grade="inferred",
-    ),
-    "ep_grpo": _reshaping(
-        EpGrpo(),
-        "entropy",
-        "drift",
-        "group",
-        form="adds",
-        source="EP-GRPO, arXiv:2605.04960",
-        grade="inferred",
-    ),
-    "lampo": _reshaping(
-        Lampo(),
-        "logp",
-        "reward",
-        "group",
-        form="replaces",
-        source="LamPO, arXiv:2605.21235, withdrawn",
-        grade="inferred",
-    ),
-    "htpo": _reshaping(
-        Htpo(),
-        "entropy",
-        "ratio",
-        "reward",
-        "group",
-        form="clips",
-        source="HTPO, arXiv:2605.08283",
-        grade="code",
-    ),
-    "otb": _reshaping(
-        otb,
-        "distance",
-        "reward",
-        "group",
-        form="replaces",
-        source="OTB, arXiv:2602.07078",
-        grade="code",
-        signal_without_contrast=True,
-    ),
-}

@@ -1,7 +1,7 @@
 """Token weights that solve an optimization problem: OPTW, and cousins with a closed form.
 
 Reads  ||onehot - p|| under base (noise); the learning value of tokens.
-Gives  RULES: optw, vcore, entropic_budget; Parts, programme_of, gradients: the problem in its own
+Gives  Optw, Vcore, EntropicBudget; Parts, programme_of, gradients: OPTW's problem in its own
        words, with the adjoint beneath it.
 Sign   weights are positive, so that the advantage keeps its sign.
 
@@ -25,9 +25,9 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from tokensense.checks import require_range
-from tokensense.credit.base import Credit, by_weight
 from tokensense.credit.evidence import Evidence
-from tokensense.credit.programme import Programme, Solution, Tokens, adjoint, solve
+from tokensense.credit.filling import Tokens
+from tokensense.credit.programme import Programme, Solution, adjoint, solve
 from tokensense.credit.shaping import mean_one, softmax
 from tokensense.segments import broadcast, segment_index, segment_max, segment_min
 
@@ -340,28 +340,3 @@ class EntropicBudget:
             within = np.bincount(owner, weights=spent, minlength=length.size) <= self.budget
             low, high = np.where(within, middle, low), np.where(within, high, middle)
         return 10.0**low
-
-
-RULES: dict[str, Credit] = {
-    "optw": by_weight(
-        Optw(),
-        needs=frozenset({"distance"}),
-        source="methods/gcpo_and_optimal_weights.md 2.6",
-        budget="rollout",
-        grade="own",
-    ),
-    "vcore": by_weight(
-        Vcore(),
-        needs=frozenset({"learning_value"}),
-        source="VCORE, arXiv:2510.27462",
-        budget="rollout",
-        grade="second-hand",
-    ),
-    "entropic_budget": by_weight(
-        EntropicBudget(),
-        needs=frozenset({"learning_value"}),
-        source="VCORE's problem, arXiv:2510.27462",
-        budget="rollout",
-        grade="own",
-    ),
-}

@@ -2,7 +2,7 @@
 
 Reads  lengths and advantages; steps, planted truth, or what a change of one token or step does to
        the answer.
-Gives  RULES: uniform, step, random, oracle, vine, span_drop, oar_p, oar_g, nthr, ktae.
+Gives  uniform, step, Random, Oracle, vine, SpanDrop, Oar, OarGradient, Nthr, Ktae.
 Sign   weights are >= 0, so that the advantage keeps its sign; `vine` replaces and `ktae` adds.
 
 `uniform` is plain GRPO, what every other rule is measured against; `random` and `oracle` bound what
@@ -22,7 +22,6 @@ from array_api_compat import array_namespace, device
 from jaxtyping import Bool, Float64, Int64
 
 from tokensense.checks import require_range
-from tokensense.credit.base import Credit, Direct, by_weight
 from tokensense.credit.evidence import Evidence
 from tokensense.credit.shaping import clipped, drawn, mean_one
 from tokensense.segments import (
@@ -396,70 +395,3 @@ def _bits(one: int, other: int) -> float:
     """Entropy of a share, bits; 0 of nothing."""
     total = one + other
     return -math.fsum(n / total * math.log2(n / total) for n in (one, other) if n)
-
-
-RULES: dict[str, Credit] = {
-    "uniform": by_weight(
-        uniform,
-        needs=frozenset(),
-        source="GRPO, arXiv:2402.03300",
-        budget="rollout",
-        grade="certain",
-    ),
-    "step": by_weight(
-        step, needs=frozenset({"step"}), source="baseline", budget="rollout", grade="own"
-    ),
-    "random": by_weight(
-        Random(), needs=frozenset({"key"}), source="control", budget="rollout", grade="own"
-    ),
-    "oracle": by_weight(
-        Oracle(), needs=frozenset({"planted"}), source="ceiling", budget="sign", grade="own"
-    ),
-    "vine": Credit(
-        Direct(vine),
-        frozenset({"value_gain"}),
-        "replaces",
-        "VinePPO, arXiv:2410.01679",
-        "free",
-        "second-hand",
-        keeps_sign=False,
-        signal_without_contrast=True,
-    ),
-    "span_drop": by_weight(
-        SpanDrop(),
-        needs=frozenset({"span_drop"}),
-        source="Beyond Uniform Credit, arXiv:2602.09331",
-        budget="rollout",
-        grade="code",
-    ),
-    "oar_p": by_weight(
-        Oar(),
-        needs=frozenset({"answer_kl"}),
-        source="OAR, arXiv:2601.07408",
-        budget="rollout",
-        grade="code",
-    ),
-    "oar_g": by_weight(
-        OarGradient(),
-        needs=frozenset({"answer_saliency"}),
-        source="OAR, arXiv:2601.07408",
-        budget="rollout",
-        grade="code",
-    ),
-    "nthr": by_weight(
-        Nthr(),
-        needs=frozenset({"right_influence", "group"}),
-        source="NTHR, arXiv:2505.18830",
-        budget="bounded",
-        grade="second-hand",
-    ),
-    "ktae": Credit(
-        Direct(Ktae()),
-        frozenset({"token_id", "group"}),
-        "adds",
-        "KTAE, arXiv:2505.16826",
-        "free",
-        "inferred",
-        keeps_sign=False,
-    ),
-}

@@ -16,7 +16,7 @@ Solver     Primal-dual active set: fix the tokens at bounds, solve the rest exac
 Source     own design, methods/gcpo_and_optimal_weights.md 2.6.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -25,10 +25,10 @@ from jaxtyping import Bool, Float64, Int64
 from scipy.linalg import solve as solve_dense
 from scipy.linalg import solveh_banded
 
+from tokensense.credit.filling import Tokens, water_filling
 from tokensense.errors import SchemaError
 from tokensense.segments import segment_index
 
-Tokens = Float64[np.ndarray, " token"]
 ITERATIONS = 60  # of the active set; it takes 2 to 6 where it settles at all
 GRADIENT_STEPS = 20_000
 CHECK_EVERY = 100  # gradient steps between two trials of the active set
@@ -70,7 +70,7 @@ class Programme:
     @cached_property
     def banded_diagonal(self) -> Tokens:
         """Diagonal of H without the factors."""
-        degree = self.diagonal.copy()
+        degree = np.array(self.diagonal)
         for k, link in enumerate(self.links, start=1):
             degree += link
             degree[k:] += link[:-k]
@@ -93,7 +93,7 @@ class Programme:
             result[k:] -= link[:-k] * w[:-k]
         if self.signs.size:
             result += self.factors @ (self.signs * (self.factors.T @ w))
-        return result
+        return np.asarray(result)
 
     def sums(self, values: Tokens) -> Float64[np.ndarray, " rollout"]:
         """Sum over each rollout.
@@ -102,7 +102,7 @@ class Programme:
             values: of every token.
         """
         total = np.bincount(self.owner, weights=values, minlength=self.length.size)
-        return total.astype(np.float64)  # of no tokens, `bincount` makes whole numbers
+        return np.asarray(total, dtype=np.float64)  # of no tokens, `bincount` makes whole numbers
 
     def alone(self, rollout: int) -> "Programme":
         """The programme of one rollout.
@@ -113,9 +113,11 @@ class Programme:
         stop = int(self.length[: rollout + 1].sum())
         part = slice(stop - int(self.length[rollout]), stop)
         one = slice(rollout, rollout + 1)
-        return Programme(
-            self.diagonal[part], self.linear[part], self.length[one], self.total[one],
-            self.low[part], self.high[part], self.links[:, part], self.factors[part], self.signs,
+        cut = {name: getattr(self, name)[part] for name in ("diagonal", "linear", "low", "high")}
+        links, factors = self.links[:, part], self.factors[part]
+        return replace(
+            self, **cut, length=self.length[one], total=self.total[one], links=links,
+            factors=factors,
         )  # fmt: skip
 
 
@@ -224,10 +226,7 @@ def _checked(programme: Programme) -> Programme:
         )
     # No weight can exceed the budget less the lower bounds of all others.
     room = np.maximum(programme.total - least, 0)[programme.owner]
-    return Programme(
-        programme.diagonal, programme.linear, programme.length, programme.total, low,
-        np.minimum(high, low + room), programme.links, programme.factors, programme.signs,
-    )  # fmt: skip
+    return replace(programme, high=np.minimum(high, low + room))
 
 
 def _separable(programme: Programme) -> Solution:
@@ -246,40 +245,6 @@ def _separable(programme: Programme) -> Solution:
                 bounds=(programme.low[part], programme.high[part]),
             )
     return Solution(w, price, (w > programme.low) & (w < programme.high), 0, 0)
-
-
-def water_filling(
-    h: Tokens, b: Tokens, *, total: float, bounds: tuple[Tokens, Tokens]
-) -> tuple[Tokens, float]:
-    """Weights clip((b - price) / h, low, high) with the price at which it sums to the total.
-
-    Args:
-        h: > 0.
-        b: any.
-        total: between the sums of the bounds.
-        bounds: low and high, finite.
-
-    Returns:
-        Weights, and the price.
-    """
-    low, high = bounds
-    # Falling in the price: from `high` down to `low` between two breakpoints a token.
-    points = np.concatenate([b - h * high, b - h * low])
-    slope = np.concatenate([-1 / h, 1 / h])
-    order = np.argsort(points, kind="stable")
-    points, slope = points[order], np.cumsum(slope[order])
-    values = high.sum() + np.concatenate([[0.0], np.cumsum(slope[:-1] * np.diff(points))])
-    after = int(np.searchsorted(-values, -total))
-    low_end, high_end = points[max(after - 1, 0)], points[min(after, points.size - 1)]
-    guess = (low_end + high_end) / 2
-    # Who is free between two breakpoints is known exactly, and so is the price then.
-    w = np.clip((b - guess) / h, low, high)
-    free = (b - h * high < guess) & (guess < b - h * low)
-    weight = (1 / h[free]).sum()
-    if not weight:
-        return w, float(guess)
-    price = ((b[free] / h[free]).sum() + w[~free].sum() - total) / weight
-    return np.where(free, np.clip((b - price) / h, low, high), w), float(price)
 
 
 def _active_set(programme: Programme, start: Solution) -> Solution | None:

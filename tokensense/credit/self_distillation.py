@@ -2,7 +2,7 @@
 
 Reads  shifts lT - lS, nats: lS = log p of the sampled token under the plain prompt, lT under one
        that gives a reference, an answer, feedback or a rubric; or those of another teacher.
-Gives  RULES: opsd, sdpo, rlsd, cepo, cal_opd, ps_opd, sd_grpo, cort, distilled_rl, sc_grpo;
+Gives  opsd, sdpo, Rlsd, Cepo, CalOpd, PsOpd, sd_grpo, Cort, DistilledRl, sc_grpo;
        divergence, the full-vocabulary objective of OPSD and SDPO.
 Sign   a positive shift makes the token likelier under the teacher. Rules that multiply keep the
        sign of the advantage; those that replace it take that of the shift.
@@ -19,7 +19,6 @@ from array_api_compat import array_namespace
 from jaxtyping import Float, Float64
 
 from tokensense.checks import require_range
-from tokensense.credit.base import Credit, Direct, by_weight
 from tokensense.credit.evidence import Evidence
 from tokensense.credit.shaping import clipped, mean_one
 from tokensense.segments import broadcast, segment_mean, segment_normalize
@@ -328,88 +327,3 @@ def divergence(
     top = xp.maximum(student, teacher)
     mixed = top + xp.log((1 - alpha) * xp.exp(student - top) + alpha * xp.exp(teacher - top))
     return (1 - alpha) * kl(student, mixed) + alpha * kl(teacher, mixed)
-
-
-RULES: dict[str, Credit] = {
-    "opsd": Credit(
-        Direct(opsd),
-        frozenset({"reference"}),
-        "replaces",
-        "OPSD, arXiv:2601.18734",
-        "free",
-        "code",
-        keeps_sign=False,
-        signal_without_contrast=True,
-    ),
-    "sdpo": Credit(
-        Direct(sdpo),
-        frozenset({"sibling_pos"}),
-        "replaces",
-        "SDPO, arXiv:2601.20802",
-        "free",
-        "code",
-        keeps_sign=False,
-        signal_without_contrast=True,
-    ),
-    "rlsd": by_weight(
-        Rlsd(),
-        needs=frozenset({"answer_pos"}),
-        source="RLSD, arXiv:2604.03128",
-        budget="bounded",
-        grade="code",
-    ),
-    "cepo": by_weight(
-        Cepo(),
-        needs=frozenset({"answer_pos", "answer_neg"}),
-        source="CEPO, arXiv:2605.19436",
-        budget="bounded",
-        grade="code",
-    ),
-    "cal_opd": Credit(
-        Direct(CalOpd()),
-        frozenset({"teacher", "teacher_pos", "teacher_neg"}),
-        "replaces",
-        "Cal-OPD, arXiv:2609.21619",
-        "free",
-        "code",
-        keeps_sign=False,
-        signal_without_contrast=True,
-    ),
-    "ps_opd": by_weight(
-        PsOpd(),
-        needs=frozenset({"teacher_neg"}),
-        source="PS-OPD, OPD_Forge",
-        budget="bounded",
-        grade="inferred",
-    ),
-    "sd_grpo": Credit(
-        Direct(sd_grpo),
-        frozenset({"z_pos", "z_neg"}),
-        "replaces",
-        "SD-GRPO, an ablation of arXiv:2607.27888",
-        "free",
-        "inferred",
-        keeps_sign=False,
-    ),
-    "cort": by_weight(
-        Cort(),
-        needs=frozenset({"rubric"}),
-        source="CoRT, arXiv:2607.25659",
-        budget="rollout",
-        grade="inferred",
-    ),
-    "distilled_rl": by_weight(
-        DistilledRl(),
-        needs=frozenset({"teacher"}),
-        source="Distilled RL, arXiv:2607.17247",
-        budget="bounded",
-        grade="inferred",
-    ),
-    "sc_grpo": by_weight(
-        sc_grpo,
-        needs=frozenset({"sibling_pos"}),
-        source="SC-GRPO, arXiv:2606.18810",
-        budget="rollout",
-        grade="inferred",
-    ),
-}

@@ -1,8 +1,7 @@
 """Probability and entropy: weights from the policy's own uncertainty at each token.
 
 Reads  log p, entropy under base; for some the gap to a reference policy, groups, rewards, ratios.
-Gives  RULES: high_entropy, gtpo, gtpo_group, ar, dgpo, stare, a3po, covariance, tr_grpo, and those
-       of groups and clips from `modulation`.
+Gives  HighEntropy, Gtpo, gtpo_group, Ar, Dgpo, Stare, A3po, Covariance, TrGrpo.
 Sign   weights are positive, so that the advantage keeps its sign.
 
 Nothing here needs a pass of its own but DGPO, which asks a reference policy.
@@ -21,7 +20,6 @@ from array_api_compat import array_namespace
 from jaxtyping import Float64
 
 from tokensense.checks import require_range
-from tokensense.credit.base import Credit, by_weight
 from tokensense.credit.evidence import Evidence
 from tokensense.credit.shaping import clipped, mean_one, softmax, top_of
 from tokensense.segments import (
@@ -373,64 +371,3 @@ def _probability(evidence: Evidence) -> Float64[Array, " token"]:
 
 def _non_negative(values: Float64[Array, " token"]) -> Float64[Array, " token"]:
     return array_namespace(values).maximum(values, array_namespace(values).zeros_like(values))
-
-
-_RARITY = frozenset({"logp"})
-
-RULES: dict[str, Credit] = {
-    "high_entropy": by_weight(
-        HighEntropy(),
-        needs=frozenset({"entropy"}),
-        source="80/20, arXiv:2506.01939",
-        budget="bounded",
-        grade="code",
-    ),
-    "gtpo": by_weight(
-        Gtpo(),
-        needs=frozenset({"entropy"}),
-        source="retrain, after GTPO, arXiv:2508.04349",
-        budget="rollout",
-        grade="code",
-    ),
-    "gtpo_group": by_weight(
-        gtpo_group,
-        needs=frozenset({"entropy", "group"}),
-        source="GTPO, arXiv:2508.04349",
-        budget="batch",
-        grade="inferred",
-    ),
-    "ar": by_weight(
-        Ar(), needs=_RARITY, source="AR, arXiv:2505.12929", budget="bounded", grade="code"
-    ),
-    "dgpo": by_weight(
-        Dgpo(),
-        needs=frozenset({"hellinger", "entropy"}),
-        source="DGPO, arXiv:2605.03327",
-        budget="rollout",
-        grade="second-hand",
-    ),
-    "stare": by_weight(
-        Stare(),
-        needs=frozenset({"logp", "entropy"}),
-        source="STARE, arXiv:2606.19236",
-        budget="bounded",
-        grade="code",
-    ),
-    "a3po": by_weight(
-        A3po(), needs=_RARITY, source="A3PO, ACL 2026", budget="bounded", grade="inferred"
-    ),
-    "covariance": by_weight(
-        Covariance(),
-        needs=_RARITY,
-        source="Covariance-aware GRPO, ACL 2026",
-        budget="batch",
-        grade="second-hand",
-    ),
-    "tr_grpo": by_weight(
-        TrGrpo(),
-        needs=_RARITY,
-        source="TR-GRPO, arXiv:2511.00066",
-        budget="bounded",
-        grade="inferred",
-    ),
-}
