@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float64
 
 Tokens: TypeAlias = Float64[np.ndarray, " token"]
+NEWTON_STEPS = 50
 
 
 def water_filling(
@@ -30,6 +31,43 @@ def water_filling(
         Weights, and the price.
     """
     low, high = bounds
+    price = _by_newton(h, b, total=total, bounds=bounds)
+    if price is None:
+        price = _by_sorting(h, b, total=total, bounds=bounds)
+    return np.clip((b - price) / h, low, high), price
+
+
+def _by_newton(
+    h: Tokens, b: Tokens, *, total: float, bounds: tuple[Tokens, Tokens]
+) -> float | None:
+    """Solve for those between their bounds, until they are the same twice; None if never."""
+    low, high = bounds
+    above, below = b - h * high, b - h * low  # prices at which a token reaches its bounds
+    rate, level = 1 / h, b / h
+    price = float((level.sum() - total) / rate.sum())
+    least, most = float(above.min()), float(below.max())
+    for _ in range(NEWTON_STEPS):
+        price = min(max(price, least), most)
+        free = (above < price) & (price < below)
+        fixed = high[price <= above].sum() + low[price >= below].sum()
+        weight = rate[free].sum()
+        excess = level[free].sum() - price * weight + fixed - total
+        if excess > 0:
+            least = price
+        else:
+            most = price
+        if not weight:
+            return price if excess == 0 else None
+        following = price + excess / weight
+        if ((above < following) & (following < below) == free).all():
+            return float(following)
+        price = float(following)
+    return None
+
+
+def _by_sorting(h: Tokens, b: Tokens, *, total: float, bounds: tuple[Tokens, Tokens]) -> float:
+    """Walk along the sorted prices at which some token reaches a bound."""
+    low, high = bounds
     # Falling in the price: from `high` down to `low` between two breakpoints a token.
     points = np.concatenate([b - h * high, b - h * low])
     slope = np.concatenate([-1 / h, 1 / h])
@@ -40,10 +78,9 @@ def water_filling(
     low_end, high_end = points[max(after - 1, 0)], points[min(after, points.size - 1)]
     guess = (low_end + high_end) / 2
     # Who is free between two breakpoints is known exactly, and so is the price then.
-    w = np.clip((b - guess) / h, low, high)
     free = (b - h * high < guess) & (guess < b - h * low)
     weight = (1 / h[free]).sum()
     if not weight:
-        return w, float(guess)
-    price = ((b[free] / h[free]).sum() + w[~free].sum() - total) / weight
-    return np.where(free, np.clip((b - price) / h, low, high), w), float(price)
+        return float(guess)
+    fixed = np.clip((b - guess) / h, low, high)[~free].sum()
+    return float(((b[free] / h[free]).sum() + fixed - total) / weight)

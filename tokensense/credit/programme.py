@@ -8,11 +8,10 @@ Sign   minimization; `price` is what one more unit of budget costs, negated grad
     H = diag(diagonal) + Laplacian of the links + K diag(signs) K'
 
 Solver     Primal-dual active set: fix the tokens at bounds, solve the rest exactly, release and fix
-           by the signs of the multipliers, until nothing changes; started from the separable
-           solution. One iteration is a banded Cholesky factorization with two right sides, or
-           more for the factors K (Woodbury). Where it does not settle, accelerated projected
-           gradient with restarts brings it close and the active set ends it.
-           Without links and factors the solution comes straight from sorted breakpoints.
+           by the signs of the multipliers, until nothing changes; from the solution without links
+           and factors, which is water-filling. One iteration is a banded Cholesky factorization
+           with two right sides, or more for the factors K (Woodbury). Where it does not settle,
+           accelerated projected gradient with restarts brings it close and the active set ends it.
 Source     own design, methods/gcpo_and_optimal_weights.md 2.6.
 """
 
@@ -148,13 +147,17 @@ def solve(programme: Programme) -> Solution:
     Raises:
         SchemaError: a budget cannot be met within the bounds, or `diagonal` is not positive.
     """
-    programme = _checked(programme)
+    bounded = _checked(programme)
     if not programme.diagonal.size:
         return Solution(programme.linear, np.zeros(programme.length.size), programme.low > 0, 0, 0)
-    start = _separable(programme)
+    return _solve(bounded)
+
+
+def _solve(programme: Programme) -> Solution:
     if not programme.signs.size and not programme.links.any():
-        return start
-    found = _active_set(programme, start)
+        return _separable(programme)
+    start = _separable(programme).weights
+    found = _active_set(programme, start, 0)
     if found is not None:
         return found
     if programme.length.size == 1:
@@ -196,7 +199,7 @@ def adjoint(
         d loss / d b (token), 0 on tokens at bounds; d loss / d total (rollout).
     """
     free = solution.free
-    raw, ones = _solved(programme, free, np.stack([gradient, np.ones_like(gradient)], axis=1)).T
+    raw, ones = _solved(programme, free, np.stack([gradient, np.ones_like(gradient)]))
     denominator = programme.sums(ones)
     some = denominator > 0
     eta = np.where(some, programme.sums(raw) / np.where(some, denominator, 1), 0.0)
@@ -224,9 +227,9 @@ def _checked(programme: Programme) -> Programme:
             f"{programme.total[first]}, with bounds that sum to {least[first]} and {most[first]}. "
             "Widen the bounds."
         )
-    # No weight can exceed the budget less the lower bounds of all others.
+    # No weight can exceed the budget less the lower bounds of all others; twice that never binds.
     room = np.maximum(programme.total - least, 0)[programme.owner]
-    return replace(programme, high=np.minimum(high, low + room))
+    return replace(programme, high=np.minimum(high, low + 2 * room + 1))
 
 
 def _separable(programme: Programme) -> Solution:
@@ -247,15 +250,15 @@ def _separable(programme: Programme) -> Solution:
     return Solution(w, price, (w > programme.low) & (w < programme.high), 0, 0)
 
 
-def _active_set(programme: Programme, start: Solution) -> Solution | None:
-    """Primal-dual active set from where `start` stands; None where it does not settle."""
+def _active_set(programme: Programme, start: Tokens, gradient_steps: int) -> Solution | None:
+    """Primal-dual active set from the bounds that `start` is at; None where it does not settle."""
     low, high, owner = programme.low, programme.high, programme.owner
-    at_low, at_high = start.weights <= low, (start.weights >= high) & (start.weights > low)
+    at_low, at_high = start <= low, (start >= high) & (start > low)
     for iteration in range(1, ITERATIONS + 1):
         free = ~(at_low | at_high)
         fixed = np.where(at_low, low, np.where(at_high, high, 0.0))
         right = programme.linear - programme.times(fixed)
-        part, ones = _solved(programme, free, np.stack([right, np.ones_like(right)], axis=1)).T
+        part, ones = _solved(programme, free, np.stack([right, np.ones_like(right)]))
         rate, excess = programme.sums(ones), programme.sums(part + fixed) - programme.total
         stuck = rate <= 0
         price = np.where(stuck, 0.0, excess / np.where(stuck, 1.0, rate))
@@ -272,7 +275,7 @@ def _active_set(programme: Programme, start: Solution) -> Solution | None:
         moved_high &= ~moved_low
         if (moved_high == at_high).all() and (moved_low == at_low).all():
             inside = np.clip(w, low, high)
-            return Solution(inside, price, free, iteration, start.gradient_steps)
+            return Solution(inside, price, free, iteration, gradient_steps)
         at_low, at_high = moved_low, moved_high
     return None
 
@@ -306,34 +309,33 @@ def _middle_price(
 def _solved(
     programme: Programme,
     free: Bool[np.ndarray, " token"],
-    columns: Float64[np.ndarray, "token column"],
-) -> Float64[np.ndarray, "token column"]:
-    """H^-1 of each column on the free tokens; 0 on the others."""
+    rows: Float64[np.ndarray, "row token"],
+) -> Float64[np.ndarray, "row token"]:
+    """H^-1 of each row on the free tokens; 0 on the others."""
     rank = programme.signs.size
-    right = np.concatenate([columns, programme.factors], axis=1) * free[:, None]
+    right = np.concatenate([rows, programme.factors.T]) * free
     solved = _banded(programme, free, right)
     if not rank:
         return solved
-    plain, factors = solved[:, :-rank], solved[:, -rank:]
-    inner = np.diag(1 / programme.signs) + right[:, -rank:].T @ factors
-    return np.asarray(plain - factors @ solve_dense(inner, right[:, -rank:].T @ plain))
+    plain, factors = solved[:-rank], solved[-rank:]
+    inner = np.diag(1 / programme.signs) + factors @ right[-rank:].T
+    return np.asarray(plain - solve_dense(inner, right[-rank:] @ plain.T).T @ factors)
 
 
 def _banded(
     programme: Programme,
     free: Bool[np.ndarray, " token"],
-    right: Float64[np.ndarray, "token column"],
-) -> Float64[np.ndarray, "token column"]:
+    right: Float64[np.ndarray, "row token"],
+) -> Float64[np.ndarray, "row token"]:
     """Solve without the factors; tokens at bounds are cut off from the rest."""
     diagonal = np.where(free, programme.banded_diagonal, 1.0)
-    bands = [diagonal]
+    if not programme.links.any():
+        return right / diagonal
+    bands = np.zeros((1 + len(programme.links), free.size))
+    bands[0] = diagonal
     for k, link in enumerate(programme.links, start=1):
-        both = np.zeros(free.size)
-        both[:-k] = -link[:-k] * (free[:-k] & free[k:])
-        bands.append(both)
-    if len(bands) == 1 or not programme.links.any():
-        return right / diagonal[:, None]
-    return np.asarray(solveh_banded(np.stack(bands), right, lower=True, check_finite=False))
+        bands[k, :-k] = -link[:-k] * (free[:-k] & free[k:])
+    return np.asarray(solveh_banded(bands, right.T, lower=True, check_finite=False).T)
 
 
 def _one_by_one(programme: Programme) -> Solution:
@@ -348,11 +350,11 @@ def _one_by_one(programme: Programme) -> Solution:
     )
 
 
-def _by_gradient(programme: Programme, start: Solution) -> Solution:
+def _by_gradient(programme: Programme, start: Tokens) -> Solution:
     """Accelerated projected gradient with restarts; the active set is tried now and then."""
     bound = float(programme.curvature.max() + 2 * programme.links.sum(axis=0).max(initial=0))
     bound += float((programme.factors**2 @ np.maximum(programme.signs, 0)).sum())
-    w = leap = start.weights
+    w = leap = start
     momentum, total = 1.0, float(programme.total[0])
     for step in range(1, GRADIENT_STEPS + 1):
         target = leap - (programme.times(leap) - programme.linear) / bound
@@ -365,9 +367,8 @@ def _by_gradient(programme: Programme, start: Solution) -> Solution:
         leap = new + (momentum - 1) / following * (new - w)
         w, momentum = new, following
         if step % CHECK_EVERY == 0:
-            free = (w > programme.low) & (w < programme.high)
-            here = Solution(w, np.array([price * bound]), free, 0, step)
-            found = _active_set(programme, here)
+            found = _active_set(programme, w, step)
             if found is not None:
                 return found
-    return here
+    free = (w > programme.low) & (w < programme.high)
+    return Solution(w, np.array([price * bound]), free, 0, GRADIENT_STEPS)
