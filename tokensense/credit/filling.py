@@ -48,20 +48,20 @@ def _by_newton(
     least, most = float(above.min()), float(below.max())
     for _ in range(NEWTON_STEPS):
         price = min(max(price, least), most)
-        free = (above < price) & (price < below)
-        fixed = high[price <= above].sum() + low[price >= below].sum()
+        at_high, at_low = price <= above, price >= below
+        free = ~(at_high | at_low)
         weight = rate[free].sum()
+        fixed = high[at_high].sum() + low[at_low].sum()
         excess = level[free].sum() - price * weight + fixed - total
+        if not weight:
+            return price if excess == 0 else None
         if excess > 0:
             least = price
         else:
             most = price
-        if not weight:
-            return price if excess == 0 else None
-        following = price + excess / weight
-        if ((above < following) & (following < below) == free).all():
-            return float(following)
-        price = float(following)
+        price = float(price + excess / weight)
+        if ((price <= above) == at_high).all() and ((price >= below) == at_low).all():
+            return price
     return None
 
 
