@@ -75,7 +75,8 @@ ALLOWED: dict[str, Allowed] = {
         | {"tasks", "models", "rollouts", "store", "stats", "figures", "probing"}
         | {"flat", "freezing", "summary", "generation", "ingestion", "view", "export", "padded"}
     ),
-    "assignment": Allowed(GROUND | {"credit", "stats", "study"}),
+    "gathering": Allowed(GROUND | {"credit", "stats"}),
+    "assignment": Allowed(GROUND | {"credit", "stats", "study", "gathering"}),
     "demo": Allowed({"errors", "models", "stats", "study", "assignment"}),
     "report": Allowed({"figures", "study"}),
     "doctor": Allowed({"errors", "models", "probes", "store"}, {"torch"}),

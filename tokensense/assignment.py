@@ -4,16 +4,14 @@ Reads  the flat view of a study, nodes `/rollouts` and `/probes/<name>`.
 Gives  assign_credit, which keeps `/credit/<rule>` in the store; credit_of, which does not.
 Sign   credit has the unit of the advantage; positive: the update would make the token likelier.
 
-z+ and z- are means over the wordings of the verdict without tone, in the frames that the placebo
-has too where there is one (`stats.pairs`), so that CSCR and its placebo control read the same
-sentences. The placebo is one family, the first by name: as many words and passes as the verdict
-takes. A rollout whose reward is undecided, or that may not be compared under a condition that a
-rule reads, gets credit NaN under that rule, never 0, and is counted.
+What the rules read is laid out by `gathering`. A rollout whose reward is undecided, or that may not
+be compared under a condition that a rule reads, gets credit NaN under that rule, never 0, and is
+counted.
 """
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -22,26 +20,17 @@ from jaxtyping import Bool, Float64
 from tokensense.checks import require_member
 from tokensense.credit import CATALOGUE
 from tokensense.credit.advantages import ADVANTAGES, DDOF, EPS
-from tokensense.credit.base import (
-    BUDGETS,
-    PER_ROLLOUT,
-    SUPPLIERS,
-    Credit,
-    Evidence,
-    settings_of,
-    weights_of,
-)
+from tokensense.credit.base import BUDGETS, Credit, settings_of, weights_of
+from tokensense.credit.evidence import PER_ROLLOUT, SUPPLIERS, Evidence
 from tokensense.credit.report import WEIGHT_NUMBERS, weight_numbers
 from tokensense.errors import StatisticsError
+from tokensense.gathering import Gathered, gather
 from tokensense.segments import broadcast
-from tokensense.stats.pairs import mean_shifts, pairs_of, terms_of
-from tokensense.stats.sample import Pair, Sample, read_sample
+from tokensense.stats.sample import read_sample
 
 if TYPE_CHECKING:
     from tokensense.study import Study
 
-VERDICT_SHIFTS = ("z_pos", "z_neg")
-PLACEBO_SHIFTS = ("placebo_pos", "placebo_neg")
 DEFAULT_RULES = ("uniform", "cscr")
 CREDIT = {
     "units": "advantage",
@@ -57,14 +46,6 @@ LEFT_OUT = {
     "not_comparable": "rollouts left out because what the rule reads may not be compared with base",
 }
 SURPRISAL = {"units": "nats", "description": "-log p under base"}
-
-
-class _Gathered(NamedTuple):
-    """All evidence of a store, and which rollouts may be used for which of it."""
-
-    arrays: dict[str, np.ndarray]  # as the fields of Evidence, NaN where there is none
-    usable: dict[str, Bool[np.ndarray, " rollout"]]  # by evidence
-    said: dict[str, str]  # by evidence: the pairs it is made of
 
 
 def assign_credit(
@@ -117,8 +98,8 @@ def credit_of(
         `credit` and `weight` (rule, token), NaN where a rollout was left out, and `weight` where
         the rule does not multiply; `advantage` and `surprisal` (token); `length` (rollout); the
         numbers of `credit.report.WEIGHT_NUMBERS`, and counts of rollouts left out by reason (rule).
-        Coordinates of a token as in `Study.tokens()`; of a rule: form, budget, source, settings,
-        evidence. Attributes: which advantage, `pooled`, groups without contrast.
+        Coordinates of a token as in `Study.tokens()`; of a rule: form, budget, source, grade,
+        settings, evidence. Attributes: which advantage, `pooled`, groups without contrast.
 
     Raises:
         SchemaError: an unknown rule or advantage.
@@ -129,7 +110,7 @@ def credit_of(
     group = rollouts["problem_of"].values
     values, said = _advantages(reward, group, advantage)
     needed = frozenset().union(*(rule.needs for rule in chosen.values()))
-    gathered = _gather(tokens, read_sample(tokens), length=rollouts["length"].values, needed=needed)
+    gathered = gather(tokens, read_sample(tokens), rollouts=rollouts, needed=needed)
     gathered.arrays["advantage"] = values
     assigned = {name: _assigned(rule, gathered) for name, rule in chosen.items()}
     return _dataset(assigned, chosen, gathered, tokens=tokens, attrs=said)
@@ -171,65 +152,14 @@ def _advantages(
     return values, said | ({"eps": EPS, "ddof": DDOF} if advantage == "group_std" else {})
 
 
-def _gather(
-    tokens: xr.Dataset, sample: Sample, *, length: np.ndarray, needed: frozenset[str]
-) -> _Gathered:
-    """Lay out what the rules need, for all rollouts of the store in its order."""
-    entropy = tokens["entropy"].transpose("condition", "token").values[sample.base, sample.order]
-    arrays = {
-        "length": length.astype(np.int64),
-        "key": np.arange(length.size),
-        "logp": -sample.surprisal,
-        "entropy": entropy.astype(np.float64),
-        "distance": sample.distance,
-    }
-    base = _of_all(sample.comparable[sample.base], length)
-    usable = dict.fromkeys(("logp", "entropy", "distance"), base)
-    said = {}
-    for names, pairs in _pairs_needed(sample, needed).items():
-        together = np.logical_and.reduce([sample.usable(pair) for pair in pairs])
-        for name, mean in zip(names, mean_shifts(sample, pairs), strict=True):
-            arrays[name] = mean
-            usable[name] = _of_all(together, length)
-            said[name] = f"mean of {', '.join(pair.name for pair in pairs)}"
-    return _Gathered(arrays, usable, said)
-
-
-def _pairs_needed(sample: Sample, needed: frozenset[str]) -> dict[tuple[str, str], list[Pair]]:
-    """Which pairs of conditions make the shifts that the rules read."""
-    if not needed & {*VERDICT_SHIFTS, *PLACEBO_SHIFTS}:
-        return {}
-    pairs = pairs_of(sample)
-    terms = terms_of(sample, pairs)
-    found = {VERDICT_SHIFTS: [pairs[i] for i in terms.verdict]}
-    if needed & set(PLACEBO_SHIFTS):
-        if not terms.placebo:
-            raise StatisticsError(
-                f"the evidence {list(PLACEBO_SHIFTS)} needs a placebo pair; there are "
-                f"{[pair.name for pair in pairs]}. Run the probe `placebo` first."
-            )
-        family = terms.placebo[min(terms.placebo)]
-        found[PLACEBO_SHIFTS] = [pairs[i] for i in family]
-    return found
-
-
-def _of_all(
-    comparable: Bool[np.ndarray, " filled"], length: np.ndarray
-) -> Bool[np.ndarray, " rollout"]:
-    """Widen to all rollouts; those without tokens have nothing to compare and stay in."""
-    widened = np.ones(length.size, dtype=bool)
-    widened[length > 0] = comparable
-    return widened
-
-
-def _assigned(rule: Credit, gathered: _Gathered) -> dict[str, Any]:
+def _assigned(rule: Credit, gathered: Gathered) -> dict[str, Any]:
     """Credit and weight of every token, NaN where its rollout is left out, and the counts."""
     arrays = gathered.arrays
     unknown = sorted(rule.needs - arrays.keys())
     if unknown:
         raise StatisticsError(
-            f"a rule needs the evidence {unknown}; a store has {sorted(arrays)}. Give it to the "
-            "rule by hand, as `Evidence`."
+            f"a rule needs the evidence {unknown}; this store has {sorted(arrays)}. To get it: "
+            f"{'; '.join(SUPPLIERS[name].text for name in unknown if name in SUPPLIERS)}."
         )
     decided = np.isfinite(arrays["advantage"])
     comparable = np.logical_and.reduce(
@@ -266,7 +196,7 @@ def _with_gaps(
 def _dataset(
     assigned: Mapping[str, Mapping[str, Any]],
     chosen: Mapping[str, Credit],
-    gathered: _Gathered,
+    gathered: Gathered,
     *,
     tokens: xr.Dataset,
     attrs: Mapping[str, Any],
@@ -292,10 +222,11 @@ def _dataset(
         "form": [rule.form for rule in chosen.values()],
         "budget": [rule.budget for rule in chosen.values()],
         "source": [rule.source for rule in chosen.values()],
+        "grade": [rule.grade for rule in chosen.values()],
         "settings": [json.dumps(settings_of(rule), sort_keys=True) for rule in chosen.values()],
         "evidence": [
             json.dumps(
-                {name: gathered.said.get(name, SUPPLIERS[name]) for name in sorted(rule.needs)}
+                {name: gathered.said.get(name, SUPPLIERS[name].text) for name in sorted(rule.needs)}
             )
             for rule in chosen.values()
         ],
