@@ -13,6 +13,7 @@ from tokensense.models.plan import Branch
 from tokensense.models.policy import Policy
 from tokensense.probes import gradients
 from tokensense.probes.gradients import (
+    center_products,
     identity_error,
     inner_products,
     own_products,
@@ -122,6 +123,17 @@ def test_parameters_and_mode_are_left_as_they_were():
     assert all(p.grad is None for p in policy.model.parameters())
 
 
+def test_centers_of_exact_gradients():
+    policy = small_policy()
+    branches = branches_of(policy)
+    each = token_gradients(policy, branches)
+    sides = np.random.default_rng(4).dirichlet(np.ones(len(each)), size=2)
+    products, positive, negative = center_products(policy, branches, *sides)
+    means = sides @ each
+    assert off(products, each @ (means[0] - means[1])) < 1e-6
+    np.testing.assert_allclose((positive, negative), (means**2).sum(1), rtol=1e-6)
+
+
 def test_a_padding_token_in_the_text_is_a_token():
     policy = small_policy()
     assert policy.model.model.embed_tokens.padding_idx == 0
@@ -195,7 +207,7 @@ def test_a_layer_with_a_tangent_of_zero_is_found_out():
     assert np.abs(found - expected).mean() < 0.01 * np.abs(expected).mean()
     # The check of every result, were the one before the first use not enough.
     policy.objections[gradients.OBJECTION] = ""
-    with pytest.raises(StatisticsError, match=r"\|\|g\|\|\^2; for weighting 0 under small"):
+    with pytest.raises(StatisticsError, match=r"\|\|g\|\|\^2; under small it is off by"):
         own_products(policy, branches, weights)
 
 

@@ -180,15 +180,42 @@ def own_products(
         policy, branches, pooled, tokens_per_row=tokens_per_row, method=method
     )
     if resolved_method(policy, method) == "jvp":
-        for pool, (gradient, own) in enumerate(zip(pooled, products, strict=True)):
-            off = identity_error(weights[pool], own, squared_norm(gradient))
-            if off > TOLERANCE[policy.dtype]:
-                raise StatisticsError(
-                    f"sum_t w_t <grad log p_t, g> needs to be ||g||^2; for weighting {pool} under "
-                    f"{policy.name} it is off by {off:.1e}, relative. A layer has a wrong forward "
-                    "mode: use method='difference', and report the model class."
-                )
+        for own_weights, own, gradient in zip(weights, products, pooled, strict=True):
+            _require_identity(policy, own_weights, own, gradient)
     return [Products(*pair) for pair in zip(pooled, products, strict=True)]
+
+
+def center_products(
+    policy: Policy,
+    branches: Sequence[Branch],
+    positive: Float[np.ndarray, " token"],
+    negative: Float[np.ndarray, " token"],
+    *,
+    tokens_per_row: int = TOKENS_PER_ROW,
+) -> tuple[Float64[np.ndarray, " token"], float, float]:
+    """DelTA's two centers of exact gradients as every token sees them.
+
+    Args:
+        policy: as in `pooled_gradients`.
+        branches: as there.
+        positive: weights of the tokens in mu+; each summing to 1 by custom.
+        negative: weights in mu-.
+        tokens_per_row: as there.
+
+    Returns:
+        <grad log p(y_t), mu+ - mu->, ||mu+||^2 and ||mu-||^2.
+
+    Raises:
+        SchemaError: weights are not one finite number a response token.
+        PolicyError: a branch cannot be scored by the policy.
+        StatisticsError: sum_t (w+ - w-)_t product_t is not ||mu+ - mu-||^2.
+    """
+    sides = np.stack([positive, negative])
+    means = pooled_gradients(policy, branches, sides, tokens_per_row=tokens_per_row)
+    apart = means[:1] - means[1:]
+    products = inner_products(policy, branches, apart, tokens_per_row=tokens_per_row)
+    _require_identity(policy, sides[0] - sides[1], products[0], apart[0])
+    return products[0], squared_norm(means[0]), squared_norm(means[1])
 
 
 def squared_norm(gradient: Float[Tensor, "..."]) -> float:
@@ -367,6 +394,24 @@ def _unflat(flat: Tensor, like: dict[str, Tensor]) -> dict[str, Tensor]:
 def _dtype(policy: Policy) -> torch.dtype:
     """Of pooled gradients: that of the parameters, at least float32."""
     return torch.float64 if policy.dtype == "float64" else torch.float32
+
+
+def _require_identity(
+    policy: Policy,
+    weights: Float[np.ndarray, " token"],
+    products: Float64[np.ndarray, " token"],
+    gradient: Tensor,
+) -> None:
+    """Check sum_t w_t product_t against ||gradient||^2; differences need not pass."""
+    if policy.objections.get(OBJECTION):
+        return
+    off = identity_error(weights, products, squared_norm(gradient))
+    if off > TOLERANCE[policy.dtype]:
+        raise StatisticsError(
+            f"sum_t w_t <grad log p_t, g> needs to be ||g||^2; under {policy.name} it is off by "
+            f"{off:.1e}, relative. A layer has a wrong forward mode: use method='difference', and "
+            "report the model class."
+        )
 
 
 def _require_weights(weights: Float[np.ndarray, "pool token"], branches: Sequence[Branch]) -> None:
