@@ -139,6 +139,16 @@ def measured_skills(batch: Batch) -> Skills:
     return Skills(answers / answers.sum(-1, keepdims=True), form)
 
 
+def energies(policy: Policy, batch: Batch) -> np.ndarray:
+    """||onehot - p||^2 of every token: its part in the noise of the uniform gradient, at logits."""
+    base = score(policy, batch.branches)
+    logp, squares = (
+        np.concatenate([getattr(row, name) for row in base]).astype(np.float64)
+        for name in ("logp", "p_square_sum")
+    )
+    return np.maximum(1 - 2 * np.exp(logp) + squares, 0.0)
+
+
 def evidence(policy: Policy, batch: Batch, *, key: int) -> Evidence:
     """All that RULES read; `key` numbers the batch, for rules that draw at random."""
     base = score(policy, batch.branches)

@@ -20,13 +20,11 @@ Source: methods/statistics.md, "Three measurements" A; notes/assay.md sections 1
 """
 
 import argparse
-import csv
 import sys
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,9 +36,11 @@ from studies.learning_rules import (
     Batch,
     credit_table,
     drawn_batch,
+    energies,
     evidence,
     measured_skills,
 )
+from studies.learning_tables import read, short, summary, write
 from tokensense.errors import TokensenseError
 from tokensense.models.policy import Policy, load_policy
 from tokensense.probes.gradients import inner_products, own_products, pooled_gradients
@@ -48,8 +48,6 @@ from tokensense.segments import broadcast
 from tokensense.stats import learning
 from tokensense.tasks import tables
 from tokensense.tasks.tables_values import Form, Skills
-
-UNIFORM = NAMES.index("uniform")
 
 
 @dataclass(frozen=True)
@@ -91,14 +89,31 @@ TINY = Config(regime="C", batches=8, shared=8, problems=4, reference=16, check=8
 ETAS = (0.003, 0.01, 0.03, 0.1, 0.3)  # length of a step over that of all parameters
 
 
-def problems(config: Config) -> tuple[list[tables.Chain], list[tables.Chain], list[tables.Chain]]:
-    """Problems of G, of the batches, and of the real steps: no problem twice."""
-    counts = (config.reference, config.batches * config.problems, config.check)
-    rng = np.random.default_rng([config.seed, 1])
-    regime = tables.REGIMES[config.regime]
-    chains = tables.draw_chains(regime, count=sum(counts), generator=rng, distinct=True)
-    ends = np.cumsum(counts)
-    return chains[: ends[0]], chains[ends[0] : ends[1]], chains[ends[1] :]
+class Problems(NamedTuple):
+    """No problem twice. Those of a batch do not depend on how many batches there are."""
+
+    held_out: list[tables.Chain]
+    check: list[tables.Chain]
+    batches: list[list[tables.Chain]]
+
+
+def problems(config: Config) -> Problems:
+    """Problems of G, of the real steps, and of each batch."""
+    seen: set[tables.Chain] = set()
+
+    def fresh(count: int, *key: int) -> list[tables.Chain]:
+        rng, found = np.random.default_rng([config.seed, *key]), list[tables.Chain]()
+        while len(found) < count:
+            (chain,) = tables.draw_chains(tables.REGIMES[config.regime], count=1, generator=rng)
+            if chain not in seen:
+                found.append(chain)
+                seen.add(chain)
+        return found
+
+    held_out, check = fresh(config.reference, 1), fresh(config.check, 3)
+    return Problems(
+        held_out, check, [fresh(config.problems, 4, number) for number in range(config.batches)]
+    )
 
 
 def trained(config: Config) -> Policy:
@@ -154,9 +169,8 @@ def reference(config: Config, policy: Policy, chains: list[tables.Chain], path: 
     if not path.exists():
         batch = drawn_batch(policy, chains, group=config.group, seed=10**8 + config.seed)
         skills = measured_skills(batch)
-        told = evidence(policy, batch, key=0)
         half = broadcast(batch.group % 2, batch.length)
-        credit = np.stack([batch.oracle(skills), told.spread()])
+        credit = np.stack([batch.oracle(skills), broadcast(batch.advantage, batch.length)])
         parts = np.stack([np.where(half == side, row, 0.0) for row in credit for side in (0, 1)])
         # As a mean over tokens, so that both halves estimate the same.
         parts /= np.array([(half == side).sum() for _ in credit for side in (0, 1)])[:, None]
@@ -167,7 +181,7 @@ def reference(config: Config, policy: Policy, chains: list[tables.Chain], path: 
             answers=skills.answers,
             form=np.array(list(vars(skills.form).values())),
             accuracy=batch.reward.mean(),
-            energy=np.bincount(batch.kinds(), told["distance"] ** 2, minlength=len(KINDS)),
+            energy=np.bincount(batch.kinds(), energies(policy, batch), minlength=len(KINDS)),
         )
     with np.load(path, allow_pickle=False) as file:
         kept = dict(file)
@@ -218,36 +232,42 @@ def measured(
 
 def run(config: Config, *, out: Path, work: Path) -> None:
     """Measure all batches that are not measured yet."""
-    held, fresh, _ = problems(config)
+    asked = problems(config)
     policy = trained(config)
-    held_out = reference(config, policy, held, work / f"reference_{config.tag}.npz")
+    held_out = reference(config, policy, asked.held_out, work / f"reference_{config.tag}.npz")
     sums_path, path = work / f"sums_{config.tag}.npz", out / f"batches_{config.tag}.csv"
     sums = np.zeros((len(NAMES), held_out.halves.shape[-1]))
     rows: list[dict[str, Any]] = []
     if sums_path.exists() and path.exists():
         with np.load(sums_path, allow_pickle=False) as file:
             sums, done = file["sums"], int(file["done"])
-        rows = [row for row in _read(path) if int(row["batch"]) < done]
+        rows = [row for row in read(path) if int(row["batch"]) < done]
     done = 1 + max((int(row["batch"]) for row in rows), default=-1)
     started = time.monotonic()
     for number in range(done, config.batches):
-        own = fresh[number * config.problems : (number + 1) * config.problems]
         seed = 10**7 * (1 + config.seed) + number
-        batch = drawn_batch(policy, own, group=config.group, seed=seed)
-        if (batch.advantage != 0).any():  # else no rule but one has a gradient: counted below
+        batch = drawn_batch(policy, asked.batches[number], group=config.group, seed=seed)
+        if (batch.advantage != 0).any():  # else no rule but the oracle has a gradient
             lines, gradients = measured(config, policy, held_out, batch, number=number)
             rows += lines
             sums += gradients.double().numpy()
-        _write(path, rows)
+        write(path, rows)
         _keep(sums_path, sums=sums, done=np.array(number + 1))
+        if len(rows) > len(NAMES):  # mean and noise need two
+            _write_about(config, held_out, rows, sums, done=number + 1, out=out)
         seconds = (time.monotonic() - started) / (number + 1 - done)
         left = seconds * (config.batches - number - 1)
         print(f"{config.tag}  batch {number + 1}/{config.batches}  {left:.0f} s left", flush=True)
-    _about(config, held_out, rows, sums, out=out)
 
 
-def _about(
-    config: Config, held_out: Reference, rows: list[dict[str, Any]], sums: np.ndarray, *, out: Path
+def _write_about(
+    config: Config,
+    held_out: Reference,
+    rows: list[dict[str, Any]],
+    sums: np.ndarray,
+    *,
+    done: int,
+    out: Path,
 ) -> None:
     """What a run needs beside its lines to be read: G, and mean and noise of each rule."""
     norms = [float(held_out.whole(credit).double().norm()) for credit in (0, 1)]
@@ -258,8 +278,8 @@ def _about(
         "reliability": held_out.reliability(0),
         "reliability_uniform": held_out.reliability(1),
         "cosine_of_both": float(agree),
-        "batches": len({row["batch"] for row in rows}),
-        "batches_without_contrast": config.batches - len({row["batch"] for row in rows}),
+        "batches": len(rows) // len(NAMES),
+        "batches_without_contrast": done - len(rows) // len(NAMES),
         "reference_rollouts": config.reference * config.group,
     }
     energy = held_out.energy / held_out.energy.sum()
@@ -275,83 +295,12 @@ def _about(
             norm=norms[0],
         )
         about |= {f"alignment_{name}": found.cosine, f"snr_{name}": found.snr}
-    _write(out / f"about_{config.tag}.csv", [about])
-
-
-# What came of it
-
-
-def summary(out: Path, *, resamples: int) -> None:
-    """Rank the rules of every run that is there; print and write the tables."""
-    table, split = [], []
-    for path in sorted(out.glob("about_*.csv")):
-        (about,) = _read(path)
-        rows = _read(path.with_name(path.name.replace("about_", "batches_")))
-        run_of = {name: about[name] for name in ("regime", "base", "steps", "seed")}
-        table += [{**run_of, **line} for line in ranked(about, rows, resamples=resamples)]
-        split += [{**run_of, **line} for line in split_by_kind(rows, resamples=resamples)]
-    _write(out / "table.csv", table)
-    _write(out / "shares.csv", split)
-    for line in table:
-        print(
-            f"{line['regime']} {line['base']} {line['steps']:>3}  {line['rule']:<20}"
-            f"{line['cosine']:>8} [{line['cosine_low']}, {line['cosine_high']}]"
-            f"{line['difference']:>9} [{line['difference_low']}, {line['difference_high']}]"
-            f"  n {line['batches']}  reliability {line['reliability']}"
-        )
-
-
-def ranked(
-    about: dict[str, str], rows: Sequence[dict[str, str]], *, resamples: int
-) -> Iterator[dict[str, object]]:
-    """Lines of the table of one run."""
-    cosine = {
-        end: learning.cosines(
-            _grid(rows, f"gain{end}"), _grid(rows, "squared"), norm=float(about[f"norm{end}"])
-        )
-        for end in ("", "_uniform")
-    }
-    found = learning.ranking(cosine[""], baseline=UNIFORM, resamples=resamples)
-    agreement = np.array([[float(row["agreement"])] for row in rows]).reshape(-1, len(NAMES))
-    reliability = float(about["reliability"])
-    for place, name in enumerate(NAMES):
-        line: dict[str, object] = {"rule": name, "signed": int(name == ORACLE)}
-        for part in ("cosine", "difference", "distance_ratio"):
-            own = getattr(found, part)
-            line |= {part: _short(own.estimate[place])}
-            line |= {f"{part}_{end}": _short(getattr(own, end)[place]) for end in ("low", "high")}
-        line["cosine_corrected"] = _short(found.cosine.estimate[place] / reliability**0.5)
-        line["cosine_uniform_g"] = _short(cosine["_uniform"][:, place].mean())
-        line["alignment_of_mean"] = _short(float(about[f"alignment_{name}"]))
-        line["snr"] = _short(float(about[f"snr_{name}"]))
-        own_agreement = agreement[:, place]
-        varies = np.isfinite(own_agreement)
-        line["rank_agreement"] = _short(own_agreement[varies].mean()) if varies.any() else ""
-        line |= {"batches": about["batches"], "reliability": _short(reliability)}
-        yield line
-
-
-def split_by_kind(rows: Sequence[dict[str, str]], *, resamples: int) -> Iterator[dict[str, object]]:
-    """Endpoint E4: shares of gain and of squared norm by kind, and minus uniform's."""
-    split = [row for row in rows if row[f"squared_{KINDS[0]}"] != ""]
-    gain, squared = (
-        np.stack([_grid(split, f"{part}_{kind}") for kind in KINDS], axis=-1)
-        for part in ("gain", "squared")
-    )
-    found = learning.shares(gain, squared, baseline=UNIFORM, resamples=resamples)
-    for place, name in enumerate(NAMES):
-        for k, kind in enumerate(KINDS):
-            line: dict[str, object] = {"rule": name, "kind": kind, "batches": len(gain)}
-            for part in found._fields:
-                own = getattr(found, part)
-                line |= {part: _short(own.estimate[place, k])}
-                line |= {f"{part}_{e}": _short(getattr(own, e)[place, k]) for e in ("low", "high")}
-            yield line
+    write(out / f"about_{config.tag}.csv", [about])
 
 
 def check(config: Config, *, out: Path, work: Path) -> None:
     """One real step along the mean gradient of two rules: reward gained against first order."""
-    *_, chains = problems(config)
+    chains = problems(config).check
     policy = trained(config)
     held_out = reference(config, policy, [], work / f"reference_{config.tag}.npz")
     with np.load(work / f"sums_{config.tag}.npz", allow_pickle=False) as file:
@@ -371,35 +320,9 @@ def check(config: Config, *, out: Path, work: Path) -> None:
             error = gained.std(ddof=1) / len(gained) ** 0.5
             predicted = slope * eta * float(start.norm())
             numbers = {"eta": eta, "predicted": predicted, "gained": gained.mean(), "se": error}
-            lines.append({"rule": name, **{k: _short(v) for k, v in numbers.items()}})
+            lines.append({"rule": name, **{k: short(v) for k, v in numbers.items()}})
             print(config.tag, lines[-1], flush=True)
-    _write(out / f"steps_{config.tag}.csv", lines)
-
-
-def _grid(rows: Sequence[dict[str, str]], column: str) -> np.ndarray:
-    """A column as [batch, rule]."""
-    return np.array([float(row[column]) for row in rows]).reshape(-1, len(NAMES))
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.4g}")
-
-
-def _read(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def _write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """A table as CSV, put in place at once."""
-    part = path.with_suffix(".part")
-    with part.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]) if rows else [])
-        writer.writeheader()
-        writer.writerows(
-            {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows
-        )
-    part.replace(path)
+    write(out / f"steps_{config.tag}.csv", lines)
 
 
 def _keep(path: Path, **arrays: np.ndarray) -> None:

@@ -199,7 +199,7 @@ def alignment(
 
 
 def reliability(product: float, first: float, second: float) -> float:
-    """Reliability of the whole of G from its halves: 2 r / (1 + r), r their cosine; at most 1.
+    """Reliability of the whole of G from its halves: 2 r / (1 + r), r their cosine; in [0, 1].
 
     Args:
         product: <G1, G2>.
@@ -207,18 +207,20 @@ def reliability(product: float, first: float, second: float) -> float:
         second: ||G2||^2.
 
     Raises:
-        StatisticsError: a half is zero, or the halves are opposed.
+        StatisticsError: a half is zero.
 
     Example:
-        >>> reliability(0.5, 1.0, 1.0).__round__(6)
-        0.666667
+        >>> reliability(0.6, 1.0, 1.0)
+        0.75
+        >>> reliability(-0.6, 1.0, 1.0)
+        0.0
     """
-    if not (first > 0 and second > 0 and product > 0):
+    if not (first > 0 and second > 0):
         raise StatisticsError(
-            "a reliability needs two halves of G that are not zero and not opposed; <G1, G2> is "
-            f"{product}, the squared norms {first} and {second}. Take more held-out rollouts."
+            "a reliability needs two halves of G that are not zero; their squared norms are "
+            f"{first} and {second}. Take more held-out rollouts."
         )
-    cosine = product / math.sqrt(first * second)
+    cosine = max(product, 0.0) / math.sqrt(first * second)  # opposed halves share nothing
     return 2.0 * cosine / (1.0 + cosine)
 
 
