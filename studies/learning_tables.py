@@ -98,6 +98,11 @@ def short(value: float) -> float:
     return float(f"{value:.4g}")
 
 
+def printed(row: dict[str, Any]) -> dict[str, Any]:
+    """A line as it stands in a CSV: numbers with six digits."""
+    return {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()}
+
+
 def read(path: Path) -> list[dict[str, str]]:
     """Lines of a CSV."""
     with path.open(newline="", encoding="utf-8") as file:
@@ -110,7 +115,5 @@ def write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     with part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]) if rows else [])
         writer.writeheader()
-        writer.writerows(
-            {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows
-        )
+        writer.writerows(printed(row) for row in rows)
     part.replace(path)

@@ -40,7 +40,7 @@ from studies.learning_rules import (
     evidence,
     measured_skills,
 )
-from studies.learning_tables import read, short, summary, write
+from studies.learning_tables import printed, read, short, summary, write
 from tokensense.errors import TokensenseError
 from tokensense.models.policy import Policy, load_policy
 from tokensense.probes.gradients import inner_products, own_products, pooled_gradients
@@ -249,7 +249,7 @@ def run(config: Config, *, out: Path, work: Path) -> None:
         batch = drawn_batch(policy, asked.batches[number], group=config.group, seed=seed)
         if (batch.advantage != 0).any():  # else no rule but the oracle has a gradient
             lines, gradients = measured(config, policy, held_out, batch, number=number)
-            rows += lines
+            rows += map(printed, lines)  # as they will be read by a run that goes on
             sums += gradients.double().numpy()
         write(path, rows)
         _keep(sums_path, sums=sums, done=np.array(number + 1))
