@@ -5,7 +5,7 @@
 
 The bundled tiny policies, whose tags are known to tell the outcome (`truthful`), to go with another
 wording (`style`), both (`mixed`) or nothing (`placebo`), sample solutions of sums; their shifts are
-analyzed under verdicts, nine placebo families and neutral words, on-policy. Stores that other
+analyzed under verdicts, four placebo families (all they know) and neutral words, on-policy. Stores that other
 studies have probed (`placebo_bank`, `first_shifts`, `own_samples`) are analyzed beside them.
 
 Writes decision.csv (a line a store and endpoint), triples.csv (descriptions: verdict, placebo,
@@ -55,7 +55,7 @@ class Config:
 
     problems: int = 600
     group: int = 4
-    families: int = 9
+    families: int = 4
     resamples: int = 10_000
     seed: int = 7
 
