@@ -124,6 +124,7 @@ SIZES = {  # for 2 frames, 3 families, 2 wordings
     "outcome_tone": 2 * 2 * 4,
     "answer": 2 * 2,
     "sibling": 2 * 2,
+    "reference": 1,
     "negative_prompt": 2 * 2,
 }
 

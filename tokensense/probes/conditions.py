@@ -45,7 +45,16 @@ NONE = "none"
 PRAISE, BLAME = "praise", "blame"
 Count = int | None  # None: the usual number
 # What is known of a problem, by the name that stands for it in a text.
-KNOWN = ("question", "answer", "wrong_answer", "right_1", "right_2", "wrong_1", "wrong_2")
+KNOWN = (
+    "question",
+    "answer",
+    "wrong_answer",
+    "solution",
+    "right_1",
+    "right_2",
+    "wrong_1",
+    "wrong_2",
+)
 _PLACEHOLDER = re.compile(r"\{(" + "|".join((*KNOWN, "word")) + r")\}")
 
 
