@@ -136,7 +136,7 @@ class Job(NamedTuple):
 
 
 def jobs(config: Config, effects: Sequence[float]) -> list[Job]:
-    """Effect by effect, judged cells first, batch by batch over all, so that a part tells of all."""
+    """Effect by effect; batch by batch over all judged cells, so that a part tells of all."""
     return [
         Job(cell, place, effect, batch)
         for effect in effects
