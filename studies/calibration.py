@@ -50,7 +50,7 @@ from studies.null_data import Cell, Made, made, true_lambda
 from tokensense.errors import TokensenseError
 from tokensense.stats.endpoints import informative
 from tokensense.stats.reading import read
-from tokensense.stats.resampling import Resampling
+from tokensense.stats.resampling import T_FROM, Resampling
 from tokensense.stats.triples import describe_pairs, pair_sums
 from tokensense.store.provenance import git_state
 
@@ -89,8 +89,10 @@ class Config:
         sets: data sets of a cell.
         batch: data sets of a line.
         resamples: of each interval.
-        families: placebo families behind intervals.
-        frames: sentences behind intervals.
+        families: placebo families behind intervals of lambda; E2 and the triple take the first.
+        frames: sentences behind them; E2 and the triple take the first.
+        without: data sets of a cell below 8 texts, where no interval is given, that are asked
+            for one all the same.
         ranked_families: behind the rank.
         ranked_frames: behind the rank.
         truth_texts: problem texts of the data set that stands for the truth of a planted effect.
@@ -102,6 +104,7 @@ class Config:
     resamples: int = 1000
     families: int = 3
     frames: int = 6
+    without: int = 50
     ranked_families: int = 19
     ranked_frames: int = 3
     truth_texts: int = 20_000
@@ -156,17 +159,16 @@ def findings(job: Job, number: int, config: Config) -> dict[str, Finding]:
         job.cell, families=config.ranked_families, frames=config.ranked_frames,
         effect=job.effect, seed=[*seed, 0],
     )  # fmt: skip
+    found = {"e1_rank": _rank(ranked)}
+    if job.cell.clusters < T_FROM and number >= config.without:
+        return found
     data = made(
         job.cell, families=config.families, frames=config.frames, effect=job.effect,
         seed=[*seed, 1],
     )  # fmt: skip
     plan = Resampling(job.cell.clusters, config.resamples, seed=number)
-    return {
-        "e1_rank": _rank(ranked),
-        **_lambda(data, plan),
-        **_informative(data.triple(), plan),
-        **_triple(data.triple(), plan),
-    }
+    one = data.triple()
+    return {**found, **_lambda(data, plan), **_informative(one, plan), **_triple(one, plan)}
 
 
 def _rank(data: Made) -> Finding:
@@ -239,9 +241,7 @@ def truths(cell: Cell, effect: float, config: Config) -> dict[str, float]:
     found = dict.fromkeys(TRIPLES, 0.0) | {"e2_auroc": 0.5}
     if effect:
         large = cell._replace(clusters=config.truth_texts)
-        data = made(
-            large, families=config.families, frames=1, effect=effect, seed=[config.seed, 1, 1, 1]
-        )
+        data = made(large, families=1, frames=1, effect=effect, seed=[config.seed, 1, 1, 1])
         plan = Resampling(large.clusters, 100)
         every = {**_triple(data, plan), **_informative(data, plan)}
         found = {test: every[test].estimate for test in found}

@@ -75,7 +75,7 @@ class Made(NamedTuple):
     Attributes:
         sample: as `read_sample` gives it.
         pairs: of the verdict and the placebo families, the verdict's first.
-        terms: all of them; `triple` of the first sentence of each.
+        terms: all of them.
     """
 
     sample: Sample
@@ -83,11 +83,10 @@ class Made(NamedTuple):
     terms: Terms
 
     def triple(self) -> "Made":
-        """The same tokens with the first sentence of each family alone."""
-        firsts = [self.terms.verdict[0], *(own[0] for own in self.terms.placebo.values())]
-        placebo = {name: (place + 1,) for place, name in enumerate(self.terms.placebo)}
-        pairs = [self.pairs[index] for index in firsts]
-        return Made(self.sample, pairs, Terms((0,), placebo, ()))
+        """The same tokens with one sentence of the verdict and of one placebo family alone."""
+        name, own = next(iter(self.terms.placebo.items()))
+        pairs = [self.pairs[index] for index in (self.terms.verdict[0], own[0])]
+        return Made(self.sample, pairs, Terms((0,), {name: (1,)}, ()))
 
 
 def made(cell: Cell, *, families: int, frames: int, effect: float, seed: list[int]) -> Made:
