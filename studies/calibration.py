@@ -251,7 +251,7 @@ def truths(cell: Cell, effect: float, config: Config) -> dict[str, float]:
     }
 
 
-def lines(job: Job, config: Config) -> Iterator[dict[str, object]]:
+def lines(job: Job, config: Config, *, commit: str) -> Iterator[dict[str, object]]:
     """A line for each test of a batch."""
     started = time.process_time()
     first = job.batch * config.batch
@@ -260,7 +260,6 @@ def lines(job: Job, config: Config) -> Iterator[dict[str, object]]:
     for number in range(first, last):
         for test, finding in findings(job, number, config).items():
             every[test].append(finding)
-    commit = (git_state(Path(__file__).parent) or {}).get("commit", "none")
     truth = truths(job.cell._replace(clusters=0), job.effect, config)
     seconds = round((time.process_time() - started) / len(every), 2)
     for test, found in every.items():
@@ -387,7 +386,7 @@ def main(config: Config, *, out: Path, effects: Sequence[float]) -> None:
         job for job in jobs(config, effects) if tuple(str(v) for v in key(job).values()) not in done
     ]
     for place, job in enumerate(todo):
-        found = list(lines(job, config))
+        found = list(lines(job, config, commit=commit))
         written(out / LINES, found, add=True)
         print(f"{place + 1}/{len(todo)}  {job.cell.name}, effect {job.effect:g}", flush=True)
     table = added(known(out, config))

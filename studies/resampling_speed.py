@@ -115,7 +115,7 @@ def aurocs(config: Config, group: int) -> tuple[float, float, Estimates]:
 
 
 def scipys(config: Config, group: int) -> tuple[float, float, Estimates]:
-    """scipy's interval of the first ratio, SCALE times fewer resamples."""
+    """Scipy's interval of the first ratio, SCALE times fewer resamples."""
     values, length, cluster = numbers(config, group)
     clusters = int(cluster[-1]) + 1
     rows = np.stack([segment_sum(values[0], length), length.astype(float)], axis=1)
