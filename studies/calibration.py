@@ -44,8 +44,8 @@ from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
-from scipy.stats import beta
 
+from studies.calibration_table import PRIMARIES, added, verdict
 from studies.null_data import Cell, Made, made, true_lambda
 from tokensense.errors import TokensenseError
 from tokensense.stats.endpoints import informative
@@ -55,7 +55,6 @@ from tokensense.stats.triples import describe_pairs, pair_sums
 from tokensense.store.provenance import git_state
 
 LINES, TABLE = "lines.csv", "calibration.csv"
-PRIMARIES = ("e1_rank", "e2_auroc", "triple")
 TRIPLES = {
     "triple": "mean_absolute_contrast",
     "triple_mean": "mean_contrast",
@@ -63,7 +62,7 @@ TRIPLES = {
     "triple_direction": "same_direction",
     "triple_rank": "rank_correlation",
 }
-ALPHA, NEAR, SURE = 0.05, (0.04, 0.06), 0.99
+ALPHA = 0.05
 SETTINGS = (
     (1, 0.0, False, False),
     *((4, icc, False, False) for icc in (0.0, 0.1, 0.5)),
@@ -290,76 +289,6 @@ def key(job: Job) -> dict[str, object]:
 # All of them
 
 
-def limits(hits: int, n: int) -> tuple[float, float]:
-    """Clopper and Pearson's interval of a share, exact, at SURE."""
-    tail = (1 - SURE) / 2
-    low = float(beta.ppf(tail, hits, n - hits + 1)) if hits else 0.0
-    high = float(beta.ppf(1 - tail, hits + 1, n - hits)) if hits < n else 1.0
-    return low, high
-
-
-def word(hits: int, n: int) -> str:
-    """Whether a share of errors is as announced."""
-    if not n:
-        return "none"
-    low, high = limits(hits, n)
-    return "FAIL" if low > NEAR[1] else "conservative" if high < NEAR[0] else "pass"
-
-
-def added(rows: Sequence[dict[str, str]]) -> list[dict[str, object]]:
-    """One row for each cell, effect and test."""
-    names = (*Cell._fields, "effect", "test")
-    groups: dict[tuple[str, ...], list[dict[str, str]]] = defaultdict(list)
-    for row in rows:
-        groups[tuple(row[name] for name in names)].append(row)
-    judged = {tuple(map(str, cell)) for cell in CELLS}
-    table = []
-    for values, own in groups.items():
-        total = {
-            name: sum(float(row[name]) for row in own) for name in own[0] if name[:2] in {"n", "n_"}
-        }
-        decided, rejected = int(total["n_decided"]), int(total["n_rejected"])
-        kept, covered = int(total["n_interval"]), int(total["n_covered"])
-        row = dict(zip(names, values, strict=True))
-        null, true = float(row["effect"]) == 0, own[0]["truth"] != "nan"
-        is_null = null and row["test"] not in {"e1_lambda", "e2_equivalent"}
-        is_null = is_null and not (row["test"] == "e2_plain" and row["writers"] == "True")
-        low, high = limits(rejected, decided) if decided else (math.nan, math.nan)
-        mean = sum(float(r["sum_estimate"]) for r in own) / max(total["n_estimate"], 1)
-        table.append(
-            {
-                **row,
-                "judged": int(values[: len(Cell._fields)] in judged and row["test"] in PRIMARIES),
-                "n": int(total["n"]),
-                "n_decided": decided,
-                "rejected": _share(rejected, decided),
-                "low": round(low, 4),
-                "high": round(high, 4),
-                "word": word(rejected, decided) if is_null else "power",
-                "coverage": _share(covered, kept) if true else math.nan,
-                "coverage_word": word(kept - covered, kept) if true else "none",
-                "truth": own[0]["truth"],
-                "mean_estimate": round(mean, 4) if total["n_estimate"] else math.nan,
-            }
-        )
-    return table
-
-
-def _share(part: int, whole: int) -> float:
-    return round(part / whole, 4) if whole else math.nan
-
-
-def verdict(table: Sequence[dict[str, object]]) -> str:
-    """The criterion in words."""
-    failed = sorted(
-        (str(row["test"]), int(str(row["clusters"]))) for row in table
-        if row["judged"] and row["word"] == "FAIL"
-    )  # fmt: skip
-    tests, at = {test for test, _ in failed}, {clusters for _, clusters in failed}
-    held = len(tests) <= 1 and at <= {6}
-    return f"criterion {'held' if held else 'NOT HELD'}: judged cells that fail: {failed or 'none'}"
-
-
 def written(path: Path, rows: Sequence[dict[str, object]], *, add: bool = False) -> None:
     """Rows as CSV, at the end of what is there or in its place."""
     fresh = not (add and path.exists())
@@ -382,6 +311,7 @@ def main(config: Config, *, out: Path, effects: Sequence[float]) -> None:
     """Test all batches that are not tested yet, then add up; resumes."""
     out.mkdir(parents=True, exist_ok=True)
     done = {tuple(row[name] for name in key(jobs(config, [0.0])[0])) for row in known(out, config)}
+    commit = (git_state(Path(__file__).parent) or {}).get("commit", "none")
     todo = [
         job for job in jobs(config, effects) if tuple(str(v) for v in key(job).values()) not in done
     ]
@@ -389,7 +319,7 @@ def main(config: Config, *, out: Path, effects: Sequence[float]) -> None:
         found = list(lines(job, config, commit=commit))
         written(out / LINES, found, add=True)
         print(f"{place + 1}/{len(todo)}  {job.cell.name}, effect {job.effect:g}", flush=True)
-    table = added(known(out, config))
+    table = added(known(out, config), judged=CELLS)
     written(out / TABLE, table)
     for row in table:
         if row["test"] in PRIMARIES:
