@@ -43,7 +43,15 @@ def word(hits: int, n: int) -> str:
 
 
 def added(rows: Sequence[dict[str, str]], *, judged: Sequence[Cell]) -> list[dict[str, object]]:
-    """One row for each cell, effect and test."""
+    """Add lines up.
+
+    Args:
+        rows: of `lines.csv`.
+        judged: cells that the criterion asks about.
+
+    Returns:
+        One row for each cell, effect and test.
+    """
     names = (*Cell._fields, "effect", "test")
     groups: dict[tuple[str, ...], list[dict[str, str]]] = defaultdict(list)
     for row in rows:
@@ -51,37 +59,42 @@ def added(rows: Sequence[dict[str, str]], *, judged: Sequence[Cell]) -> list[dic
     asked = {tuple(map(str, cell)) for cell in judged}
     table = []
     for values, own in groups.items():
-        total = {
-            name: sum(float(row[name]) for row in own) for name in own[0] if name[:2] in {"n", "n_"}
-        }
-        decided, rejected = int(total["n_decided"]), int(total["n_rejected"])
-        kept, covered = int(total["n_interval"]), int(total["n_covered"])
-        row = dict(zip(names, values, strict=True))
-        null, true = float(row["effect"]) == 0, own[0]["truth"] != "nan"
-        is_null = null and row["test"] not in {"e1_lambda", "e2_equivalent"}
-        is_null = is_null and not (row["test"] == "e2_plain" and row["writers"] == "True")
-        low, high = limits(rejected, decided) if decided else (math.nan, math.nan)
-        mean = sum(float(r["sum_estimate"]) for r in own) / max(total["n_estimate"], 1)
-        table.append(
-            {
-                **row,
-                "judged": int(values[: len(Cell._fields)] in asked and row["test"] in PRIMARIES),
-                "n": int(total["n"]),
-                "n_decided": decided,
-                "rejected": _share(rejected, decided),
-                "low": round(low, 4),
-                "high": round(high, 4),
-                "word": word(rejected, decided) if is_null else "power",
-                "coverage": _share(covered, kept) if true else math.nan,
-                "coverage_word": word(kept - covered, kept) if true else "none",
-                "truth": own[0]["truth"],
-                "mean_estimate": round(mean, 4) if total["n_estimate"] else math.nan,
-            }
-        )
+        named = dict(zip(names, values, strict=True))
+        inside = values[: len(Cell._fields)] in asked and named["test"] in PRIMARIES
+        table.append({**named, "judged": int(inside), **_total(own)})
     return table
 
 
-def _share(part: int, whole: int) -> float:
+def _total(own: Sequence[dict[str, str]]) -> dict[str, object]:
+    """Numbers and words of the lines of one cell, effect and test."""
+    counts = ("n", "n_decided", "n_rejected", "n_interval", "n_covered", "n_estimate")
+    sets, decided, rejected, kept, covered, known = (
+        sum(int(row[name]) for row in own) for name in counts
+    )
+    first = own[0]
+    low, high = limits(rejected, decided) if decided else (math.nan, math.nan)
+    true = first["truth"] != "nan"
+    return {
+        "n": sets,
+        "n_decided": decided,
+        "rejected": _share(rejected, decided),
+        "low": round(low, 4),
+        "high": round(high, 4),
+        "word": word(rejected, decided) if _has_level(first) else "power",
+        "coverage": _share(covered, kept) if true else math.nan,
+        "coverage_word": word(kept - covered, kept) if true else "none",
+        "truth": first["truth"],
+        "mean_estimate": _share(sum(float(row["sum_estimate"]) for row in own), known),
+    }
+
+
+def _has_level(row: dict[str, str]) -> bool:
+    """Whether 5 % of rejections are promised."""
+    biased = row["test"] == "e2_plain" and row["writers"] == "True"
+    return float(row["effect"]) == 0 and row["test"] not in NO_LEVEL and not biased
+
+
+def _share(part: float, whole: int) -> float:
     return round(part / whole, 4) if whole else math.nan
 
 
@@ -92,5 +105,5 @@ def verdict(table: Sequence[dict[str, object]]) -> str:
         if row["judged"] and row["word"] == "FAIL"
     )  # fmt: skip
     tests, at = {test for test, _ in failed}, {clusters for _, clusters in failed}
-    held = len(tests) <= 1 and at <= {6}
+    held = len(tests) <= 1 and at <= {FEWEST}
     return f"criterion {'held' if held else 'NOT HELD'}: judged cells that fail: {failed or 'none'}"
