@@ -29,6 +29,9 @@ NAMES = {
     "decision",
     "polarity",
     "left_out",
+    "concentration",
+    "agreement",
+    "frame_agreement",
 }
 PLAIN = {"balance", "decision", "left_out"}  # without intervals made here
 

@@ -19,6 +19,7 @@ from jaxtyping import Float, Shaped
 from tokensense.segments import broadcast, segment_sum
 from tokensense.stats.catalogue import ratio
 from tokensense.stats.character import characterize
+from tokensense.stats.concentration import agreement, concentration, shift_scores
 from tokensense.stats.floors import WordingFloor, unresolved, wording_floor
 from tokensense.stats.generators import leave_one_generator_out
 from tokensense.stats.kinds import shift_by_kind
@@ -79,6 +80,8 @@ def describe(
         see `primaries`;
         `polarity` (statistic, term); `outcome_tone` (statistic, effect), if both stand crossed;
         `left_out` (left_out, endpoint), no intervals, if several generators wrote;
+        `concentration` (statistic, score) with `lift` (score, kind), `agreement` (statistic, pair)
+        of scores, `frame_agreement` of the verdict's contrasts, pair by pair of conditions;
         `character` (quantity), with a word for what the verdicts do;
         `localization` (statistic, score), if first wrong tokens are known.
 
@@ -112,6 +115,7 @@ def describe(
         tokens, sample, pairs, terms=terms, scores=scores or {}, plan=plan, attrs=attrs
     )
     found |= _further(tokens, sample, pairs, terms=terms, plan=plan, attrs=attrs)
+    found |= _picked(sample, pairs, terms=terms, scores=scores or {}, plan=plan, attrs=attrs)
     endpoint = found.get("informative")
     found[CHARACTER] = characterize(
         tokens, sample, pairs, terms=terms, endpoint=endpoint, plan=plan, attrs=attrs
@@ -262,6 +266,28 @@ def _further(
     without = leave_one_generator_out(tokens, seed=plan.seed, resamples=fewer)
     if without is not None:
         found["left_out"] = without.assign_attrs({**plain(attrs), **without.attrs})
+    return found
+
+
+def _picked(
+    sample: Sample,
+    pairs: list[Pair],
+    *,
+    terms: Terms,
+    scores: Mapping[str, Shaped[np.ndarray, " token"]],
+    plan: Resampling,
+    attrs: Mapping[str, object],
+) -> dict[str, xr.Dataset]:
+    """How concentrated scores are, and whether they, and the frames, pick the same tokens."""
+    own, frames = shift_scores(sample, pairs, terms=terms)
+    every = own | {name: values[sample.order] for name, values in scores.items()}
+    facts = {**attrs, "n_tokens": int(sample.length.sum())}
+    found = {
+        "concentration": concentration(every, sample, plan=plan, attrs=facts),
+        "agreement": agreement(every, sample, plan=plan, attrs=facts),
+    }
+    if len(frames) > 1:
+        found["frame_agreement"] = agreement(frames, sample, plan=plan, attrs=facts)
     return found
 
 

@@ -19,7 +19,7 @@ LEFT_OUT = "left_out"
 SECTIONS = (
     *(DECISION, CHARACTER, "triple", "kind", "floor", "neutral"),
     *("read", "read_by_family", "informative", "controls", "beyond", "step_choice", LOCALIZATION),
-    *("polarity", "outcome_tone", LEFT_OUT),
+    *("polarity", "outcome_tone", LEFT_OUT, "concentration", "agreement"),
 )
 
 
