@@ -16,10 +16,11 @@ from tokensense.stats.resampling import Method
 
 CHARACTER, LOCALIZATION, DECISION = "character", "localization", "decision"
 LEFT_OUT = "left_out"
+# Without the agreement of scores: a line for every two of them is for a table of its own.
 SECTIONS = (
     *(DECISION, CHARACTER, "triple", "kind", "floor", "neutral"),
     *("read", "read_by_family", "informative", "controls", "beyond", "step_choice", LOCALIZATION),
-    *("polarity", "outcome_tone", LEFT_OUT, "concentration", "agreement"),
+    *("polarity", "outcome_tone", LEFT_OUT, "concentration"),
 )
 
 
