@@ -54,6 +54,10 @@ ALLOWED: dict[str, Allowed] = {
     "stats": Allowed(GROUND, {"statsmodels"}),
     "credit": Allowed(GROUND),
     "figures": Allowed({"schema", "errors", "checks"}, {"matplotlib"}),
+    # the trainer knows no store: rollouts and numbers go to a sink
+    "trainer": Allowed(
+        GROUND | {"tasks", "models", "rollouts", "probes", "credit", "stats"}, {"torch"}
+    ),
     # the top puts parts together; two views of what a store holds are too large for `study`
     "flat": Allowed(GROUND | {"rollouts"}),
     "summary": Allowed(GROUND | {"rollouts", "store", "flat"}),

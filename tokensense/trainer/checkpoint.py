@@ -72,7 +72,7 @@ def save(
     records: list[Record],
     identity: Identity,
 ) -> Path:
-    """Write a checkpoint; one of this step that is there stays as it is.
+    """Write a checkpoint; one of this step that is there gets the newer history.
 
     Args:
         out: folder of the run.
@@ -86,16 +86,6 @@ def save(
         Its folder.
     """
     folder = out / f"step-{step:06d}"
-    if folder.is_dir():
-        return folder
-    aside = out / f".{folder.name}.partial"
-    shutil.rmtree(aside, ignore_errors=True)
-    (aside / POLICY).mkdir(parents=True)
-    with quiet():
-        policy.model.save_pretrained(aside / POLICY)
-    policy.tokenizer.save_pretrained(str(aside / POLICY))
-    (aside / POLICY / CARD).write_text(json.dumps({"wordings": policy.wordings}), "utf-8")
-    save_file(_optimizer_tensors(policy, optimizer), aside / OPTIMIZER)
     state = {
         "format": FORMAT,
         "step": step,
@@ -106,7 +96,21 @@ def save(
         "torch": torch.__version__,
         "records": [plain(record) for record in records],
     }
-    (aside / STATE).write_text(json.dumps(state, indent=1, sort_keys=True), "utf-8")
+    text = json.dumps(state, indent=1, sort_keys=True)
+    if folder.is_dir():  # judged since then, with the same weights
+        partial = folder / f"{STATE}.partial"
+        partial.write_text(text, "utf-8")
+        partial.replace(folder / STATE)
+        return folder
+    aside = out / f".{folder.name}.partial"
+    shutil.rmtree(aside, ignore_errors=True)
+    (aside / POLICY).mkdir(parents=True)
+    with quiet():
+        policy.model.save_pretrained(aside / POLICY)
+    policy.tokenizer.save_pretrained(str(aside / POLICY))
+    (aside / POLICY / CARD).write_text(json.dumps({"wordings": policy.wordings}), "utf-8")
+    save_file(_optimizer_tensors(policy, optimizer), aside / OPTIMIZER)
+    (aside / STATE).write_text(text, "utf-8")
     aside.replace(folder)
     for _, older in _checkpoints(out):
         if older != folder:

@@ -98,6 +98,9 @@ def train(
         while True:
             if _is_due(run, config):
                 run.note(_evaluated(run, task, config))
+            if run.step and config.checkpoint_every and run.step % config.checkpoint_every == 0:
+                with interrupts.held():
+                    run.keep()
             collapsed = stop_on_collapse and has_collapsed(run.records) is not None
             if collapsed or run.step >= config.steps:
                 break
@@ -119,8 +122,6 @@ def train(
                 run.hand_on(batch, assigned, rule=config.rule)
                 run.step += 1
                 run.note(_about(run, batch, assigned) | numbers | clock.laps)
-                if config.checkpoint_every and run.step % config.checkpoint_every == 0:
-                    run.keep()
             bar.update()
             bar.set_postfix(reward=f"{batch.mean_reward:.3f}")
         with interrupts.held():

@@ -15,7 +15,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -49,6 +49,7 @@ class StepRollouts(NamedTuple):
     evidence: Mapping[str, np.ndarray]
 
 
+@runtime_checkable
 class Sink(Protocol):
     """Takes what a run makes. An error in it ends the run; the step stays done."""
 
