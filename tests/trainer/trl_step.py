@@ -3,53 +3,59 @@
     PYTHON tests/trainer/trl_step.py BATCH.json OUT.safetensors
 
 A program of its own, without tokensense: TRL warns on import, and may live in another environment.
-Everything but the sampling is TRL's own.
+Everything but the sampling is TRL's own. Imports are inside: pytest reads this file for doctests.
 """
 
 import json
 import sys
 from pathlib import Path
 
-import torch
-from datasets import Dataset
-from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
 
+def classes():
+    """Subclasses of what TRL and transformers have: a trainer and a callback."""
+    from transformers import TrainerCallback
+    from trl import GRPOTrainer
 
-class Given(GRPOTrainer):
-    """Takes the rollouts of a file instead of sampling, and keeps what it computes."""
+    class Given(GRPOTrainer):
+        """Takes the rollouts of a file instead of sampling, and keeps what it computes."""
 
-    def __init__(self, rollouts, **settings):
-        super().__init__(**settings)
-        self.rollouts = rollouts
+        def __init__(self, rollouts, **settings):
+            super().__init__(**settings)
+            self.rollouts = rollouts
 
-    def _generate(self, prompts):
-        waiting = {}
-        for rollout in self.rollouts:
-            waiting.setdefault(rollout["question"], []).append(rollout)
-        taken = [waiting[prompt[-1]["content"]].pop(0) for prompt in prompts]
-        said = [[{"role": "assistant", "content": ""}] for _ in taken]
-        prompt_ids = [rollout["prompt"] for rollout in taken]
-        response_ids = [rollout["response"] for rollout in taken]
-        return prompt_ids, response_ids, None, said, None, {}, None, None
+        def _generate(self, prompts):
+            waiting = {}
+            for rollout in self.rollouts:
+                waiting.setdefault(rollout["question"], []).append(rollout)
+            taken = [waiting[prompt[-1]["content"]].pop(0) for prompt in prompts]
+            said = [[{"role": "assistant", "content": ""}] for _ in taken]
+            prompt_ids = [rollout["prompt"] for rollout in taken]
+            response_ids = [rollout["response"] for rollout in taken]
+            return prompt_ids, response_ids, None, said, None, {}, None, None
 
-    def _compute_loss(self, model, inputs):
-        loss = super()._compute_loss(model, inputs)
-        self.kept = {"loss": loss.detach().clone(), "advantages": inputs["advantages"].clone()}
-        self.kept["response"] = inputs["completion_ids"].clone()
-        return loss
+        def _compute_loss(self, model, inputs):
+            loss = super()._compute_loss(model, inputs)
+            self.kept = {"loss": loss.detach().clone(), "advantages": inputs["advantages"].clone()}
+            self.kept["response"] = inputs["completion_ids"].clone()
+            return loss
 
+    class Gradients(TrainerCallback):
+        """Keeps the gradients before the optimizer takes them."""
 
-class Gradients(TrainerCallback):
-    """Keeps the gradients before the optimizer takes them."""
+        def on_pre_optimizer_step(self, args, state, control, model=None, **_):
+            self.found = {name: p.grad.clone() for name, p in model.named_parameters()}
 
-    def on_pre_optimizer_step(self, args, state, control, model=None, **_):
-        self.found = {name: p.grad.clone() for name, p in model.named_parameters()}
+    return Given, Gradients
 
 
 def step(batch, loss_type):
     """Tensors of one step under one of TRL's loss types."""
+    import torch
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from trl import GRPOConfig
+
+    Given, Gradients = classes()
     rewards = {(tuple(r["prompt"]), tuple(r["response"])): r["reward"] for r in batch["rollouts"]}
     prompts = {r["question"]: tuple(r["prompt"]) for r in batch["rollouts"]}
 
@@ -103,6 +109,8 @@ def step(batch, loss_type):
 
 def main(source, out):
     """Read the rollouts, write what TRL makes of them."""
+    from safetensors.torch import save_file
+
     batch = json.loads(Path(source).read_text())
     found = {}
     for loss_type in batch["loss_types"]:

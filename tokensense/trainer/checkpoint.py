@@ -12,6 +12,7 @@ Source: own work.
 """
 
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -138,7 +139,12 @@ def newest(out: Path, identity: Identity, *, device: str, dtype: str) -> Saved |
     _require_same(state, identity, folder)
     policy = load_policy(folder / POLICY, device=device, dtype=dtype)
     policy.name = state["name"]
-    return Saved(policy, step, state["records"], folder)
+    # JSON has no NaN: `plain` made it null.
+    records = [
+        {name: math.nan if value is None else value for name, value in record.items()}
+        for record in state["records"]
+    ]
+    return Saved(policy, step, records, folder)
 
 
 def restore(optimizer: torch.optim.Optimizer, saved: Saved) -> None:

@@ -62,7 +62,7 @@ class Sink(Protocol):
         ...
 
     def rollouts(self, rollouts: StepRollouts) -> None:
-        """Take the rollouts of a step, before its weights change.
+        """Take the rollouts of a step, after its update and before its record.
 
         Args:
             rollouts: see StepRollouts.
