@@ -76,7 +76,7 @@ ALLOWED: dict[str, Allowed] = {
     ),
     "assignment": Allowed(GROUND | {"credit", "stats", "study"}),
     "demo": Allowed({"errors", "models", "stats", "study", "assignment"}),
-    "cli": Allowed({"tokensense", "errors", "demo", "screen", "store", "importing"}),
+    "cli": Allowed({"tokensense", "errors", "demo", "screen", "store", "importing", "trainer"}),
     "__main__": Allowed({"cli"}),
     "__init__": Allowed({"study", "assignment", "models", "figures"}),
 }

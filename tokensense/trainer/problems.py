@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tokensense.checks import require_member
 from tokensense.errors import SchemaError
 from tokensense.rollouts.grading import graded, labelled
 from tokensense.rollouts.trajectory import Encoder, Trace
@@ -64,10 +65,17 @@ def planted(
         **sizes: of the task, such as `lookups` and `filler_mean` for `tables`.
 
     Raises:
-        SchemaError: a size is out of range, or there are too few questions.
+        SchemaError: a size is unknown or out of range, or there are too few questions.
     """
+    require_member("task", name, PLANTED)
     chosen = PLANTED[name] if task is None else task
-    kept = tuple(chosen.problems(held_out, held_out_seed, **sizes))
+    try:
+        kept = tuple(chosen.problems(held_out, held_out_seed, **sizes))
+    except TypeError as cause:
+        raise SchemaError(
+            f"{name} needs sizes that it has; {sizes} came: {cause}. Take names from "
+            "`tasks.tables.Regime` or `tasks.arithmetic.Chains`."
+        ) from cause
     questions = frozenset(problem.question for problem in kept)
 
     def draw(count: int, seed: int) -> list[Problem]:
