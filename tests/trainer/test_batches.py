@@ -46,6 +46,14 @@ def test_dynamic_sampling_takes_the_first_groups_that_differ(policy, task, confi
     assert np.isfinite(batch.advantage).all()
 
 
+def test_a_problem_that_comes_twice_in_a_step_is_sampled_once(policy, task, config):
+    few = task.draw(2, 0)
+    again = task._replace(draw=lambda count, seed: few[:count])
+    config = replace(config, extra_rounds=2)
+    batch = collect(policy, fixed(again, [0.0] * 8), config, step=0)
+    assert (batch.drawn, batch.uniform_groups) == (8, 2)
+
+
 def test_rounds_may_run_out(policy, task, config):
     config = replace(config, extra_rounds=1)
     batch = collect(policy, fixed(task, [0.0] * 16), config, step=0)

@@ -101,7 +101,7 @@ def repeated_share(ids: Sequence[int]) -> float:
 def _reward(judged: Sequence[Record], steps: Sequence[Record]) -> Iterator[Finding]:
     start, last = judged[0]["accuracy"], judged[-EVALUATIONS:]
     low = [record["accuracy"] < REWARD_SHARE * start for record in last]
-    if len(judged) > EVALUATIONS and all(low):
+    if all(low):  # never the start itself, so there are five more
         yield Finding(
             judged[-1]["step"],
             "reward",
