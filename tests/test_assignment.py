@@ -12,7 +12,7 @@ from tests.probes.tiny import tiny_policy
 from tests.reference import credit as slow
 from tests.stats.builders import made_up_tokens
 from tests.test_study import FIELDS, write_traces
-from tokensense.assignment import credit_of
+from tokensense.assignment import compare_rules, credit_of
 from tokensense.cli import app
 from tokensense.credit import CATALOGUE
 from tokensense.credit.base import adjusted
@@ -149,6 +149,37 @@ def test_missing_evidence_names_the_probe(tokens):
         credit_of(tokens, rollouts, rules=["distilled_rl"])
     with pytest.raises(StatisticsError, match="Run the probe `placebo` first"):
         credit_of(without["placebo"], rollouts, rules=["cscr_placebo"])
+
+
+def test_rules_are_compared_over_the_tokens_that_all_have(tokens):
+    names = ["uniform", "cscr", "cscr_surprisal", "ar", "rlsd"]
+    told = probed(tokens.copy(deep=True), placebo_0="answer")
+    told["comparable"][told["probe"].values == "answer", 2] = False
+    found = credit_of(told, rollouts_of(tokens), rules=names)
+    compared = compare_rules(found)
+    assert compared["score"].values.tolist() == [*names, "surprisal", "entropy", "position"]
+    matrix = compared["correlation"].values
+    assert np.isnan(matrix[0]).all()  # uniform has nothing to rank
+    np.testing.assert_allclose(matrix, matrix.T, atol=1e-12)
+    alone = np.diag(matrix)[1:]
+    np.testing.assert_allclose(alone[np.isfinite(alone)], 1, rtol=1e-12)
+    # AR falls with surprisal alone, and so does CSCR dealt by surprisal, but for its ties.
+    ar = compared["correlation"].sel(score="ar")
+    silent = (found["advantage"] == 0).any().item()
+    assert ar.sel(other="surprisal") == pytest.approx(-1, abs=1e-9) or silent
+    assert ar.sel(other="cscr_surprisal") > 0.5
+    named = {tuple(pair[:2]) for pair in json.loads(compared.attrs["twins"])}
+    high = np.argwhere(np.triu(matrix > 0.95, k=1))
+    scores = compared["score"].values
+    assert named == {(scores[i], scores[j]) for i, j in high}
+    np.testing.assert_allclose(compared["tokens"].sum(), 1, rtol=1e-12)
+    np.testing.assert_allclose(compared["mass"].sum("kind"), 1, rtol=1e-12)
+    kept = np.isfinite(found["credit"].sel(rule="rlsd").values)
+    assert not kept.all()
+    kinds = found["kind"].values[kept]
+    size = abs(found["advantage"].values[kept])
+    expected = [size[kinds == kind].sum() / size.sum() for kind in compared["kind"].values]
+    np.testing.assert_allclose(compared["mass"].sel(rule="uniform"), expected, rtol=1e-12)
 
 
 def probed(tokens, **probes):
@@ -293,6 +324,12 @@ def test_the_command_prints_what_the_weights_do(store):
     assert shown.exit_code == 0, shown.output
     assert "with_surprisal" in shown.stdout
     assert "pooled: False" in shown.stdout
+    assert uniform["rotation"] == 0
+    assert cscr["rotation"] > 0
+    listed = run(app, ["credit", "--list"])
+    assert listed.exit_code == 0, listed.output
+    assert "ep_grpo†" in listed.stdout
+    assert "inferred (†): a reconstruction" in listed.stdout
     lacking = run(app, ["credit", str(store.path), "--rule", "cscr_placebo"])
     assert lacking.exit_code == 2
     assert "Run the probe `placebo` first" in lacking.stderr

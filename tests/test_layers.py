@@ -90,6 +90,7 @@ ALLOWED: dict[str, Allowed] = {
             "store",
             "importing",
             "stats",
+            "credit",
         }
     ),
     "__main__": Allowed({"cli"}),
