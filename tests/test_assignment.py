@@ -12,13 +12,13 @@ from tests.probes.tiny import tiny_policy
 from tests.reference import credit as slow
 from tests.stats.builders import made_up_tokens
 from tests.test_study import FIELDS, write_traces
-from tokensense.assignment import credit_of
+from tokensense.assignment import compare_rules, credit_of
 from tokensense.cli import app
 from tokensense.credit import CATALOGUE
 from tokensense.credit.base import adjusted
 from tokensense.errors import SchemaError, StatisticsError, StoreError
 
-RULES = list(CATALOGUE)
+RULES = ["uniform", *(name for name in CATALOGUE if name.startswith("cscr"))]
 
 
 def rollouts_of(tokens, *, reward=None):
@@ -143,8 +143,112 @@ def test_missing_evidence_names_the_probe(tokens):
     with pytest.raises(StatisticsError, match="Run the probe `opposed` first"):
         credit_of(without["opposed"], rollouts, rules=["uniform", "cscr"])
     credit_of(without["placebo"], rollouts, rules=["cscr"])
+    with pytest.raises(StatisticsError, match="Run the probe `sibling` first"):
+        credit_of(tokens, rollouts, rules=["sibling"])
+    with pytest.raises(StatisticsError, match=r"\['teacher'\].*To get it: another model's"):
+        credit_of(tokens, rollouts, rules=["distilled_rl"])
     with pytest.raises(StatisticsError, match="Run the probe `placebo` first"):
         credit_of(without["placebo"], rollouts, rules=["cscr_placebo"])
+
+
+def test_rules_are_compared_over_the_tokens_that_all_have(tokens):
+    names = ["uniform", "cscr", "cscr_surprisal", "ar", "rlsd"]
+    told = probed(tokens.copy(deep=True), placebo_0="answer")
+    told["comparable"][told["probe"].values == "answer", 2] = False
+    found = credit_of(told, rollouts_of(tokens), rules=names)
+    compared = compare_rules(found)
+    assert compared["score"].values.tolist() == [*names, "surprisal", "entropy", "position"]
+    matrix = compared["correlation"].values
+    assert np.isnan(matrix[0]).all()  # uniform has nothing to rank
+    np.testing.assert_allclose(matrix, matrix.T, atol=1e-12)
+    alone = np.diag(matrix)[1:]
+    np.testing.assert_allclose(alone[np.isfinite(alone)], 1, rtol=1e-12)
+    # AR falls with surprisal alone, and so does CSCR dealt by surprisal, but for its ties.
+    ar = compared["correlation"].sel(score="ar")
+    silent = (found["advantage"] == 0).any().item()
+    assert ar.sel(other="surprisal") == pytest.approx(-1, abs=1e-9) or silent
+    assert ar.sel(other="cscr_surprisal") > 0.5
+    named = {tuple(pair[:2]) for pair in json.loads(compared.attrs["twins"])}
+    high = np.argwhere(np.triu(matrix > 0.95, k=1))
+    scores = compared["score"].values
+    assert named == {(scores[i], scores[j]) for i, j in high}
+    np.testing.assert_allclose(compared["tokens"].sum(), 1, rtol=1e-12)
+    np.testing.assert_allclose(compared["mass"].sum("kind"), 1, rtol=1e-12)
+    kept = np.isfinite(found["credit"].sel(rule="rlsd").values)
+    assert not kept.all()
+    kinds = found["kind"].values[kept]
+    size = abs(found["advantage"].values[kept])
+    expected = [size[kinds == kind].sum() / size.sum() for kind in compared["kind"].values]
+    np.testing.assert_allclose(compared["mass"].sel(rule="uniform"), expected, rtol=1e-12)
+
+
+def probed(tokens, **probes):
+    """The same scores, as if the placebo families had been other probes."""
+    coords = {}
+    for name in ("probe", "family"):
+        values = tokens[name].values.astype("U20")
+        for family, probe in probes.items():
+            values[tokens["family"].values == family.replace("_", "-")] = probe
+        coords[name] = ("condition", values)
+    return tokens.assign_coords(coords)
+
+
+def test_other_probes_supply_their_shifts(tokens):
+    found = credit_of(
+        probed(tokens, placebo_0="answer", placebo_1="negative_prompt"),
+        rollouts_of(tokens),
+        rules=["rlsd", "gcpo"],
+    )
+    owner, advantage = tokens["rollout"].values, found["advantage"].values
+    told = shift(tokens, "placebo-0", "pos")
+    ratio = np.clip(np.exp(np.sign(advantage) * told), 0.8, 1.2)
+    np.testing.assert_allclose(found["weight"].sel(rule="rlsd"), 0.5 + ratio / 2, rtol=1e-12)
+    asked = shift(tokens, "placebo-1", "neg")
+    weight = found["weight"].sel(rule="gcpo").values
+    for rollout in range(12):
+        inside = owner == rollout
+        score = np.minimum(np.expm1(asked) - asked, 10)[inside]
+        assert (np.argsort(score) == np.argsort(weight[inside])).all()
+    assert "answer" in found["evidence"].sel(rule="rlsd").item()
+
+
+def test_a_rollout_reads_the_siblings_that_it_may_be_shown(tokens):
+    tokens = probed(tokens.copy(deep=True), placebo_0="sibling")
+    shown = [i for i, probe in enumerate(tokens["probe"].values) if probe == "sibling"]
+    first = next(i for i in shown if tokens["level"].values[i] == "pos")
+    tokens["comparable"][first, 0] = False  # its own text: only the second sibling is left
+    for i in shown:
+        tokens["comparable"][i, 1] = False  # nothing to show at all
+        tokens["logp"][i, tokens["rollout"].values == 1] = np.nan
+    found = credit_of(tokens, rollouts_of(tokens), rules=["sdpo"])["credit"].values[0]
+    owner = tokens["rollout"].values
+    logp = tokens["logp"].values.astype(np.float64)
+    right = [i for i in shown if tokens["level"].values[i] == "pos"]
+    shifts = np.stack([logp[i] - logp[0] for i in right])
+    alone = owner == 0
+    np.testing.assert_allclose(found[alone], shifts[1][alone], rtol=1e-12)
+    assert np.isnan(found[owner == 1]).all()
+    rest = owner > 1
+    np.testing.assert_allclose(found[rest], np.log(np.exp(shifts).mean(axis=0))[rest], atol=1e-12)
+
+
+def test_planted_tokens_are_right_digits_and_first_wrong_tokens(tokens):
+    with pytest.raises(StatisticsError, match="To get it: a planted task"):
+        credit_of(tokens, rollouts_of(tokens), rules=["oracle"])
+    owner = tokens["rollout"].values
+    kind = np.where(np.arange(owner.size) % 2 == 0, "computed_digit", "other")
+    wrong = np.zeros(owner.size, bool)
+    wrong[np.flatnonzero(owner == 1)[2]] = True
+    reward = np.array([1, 0, 1] * 4)
+    known = tokens.assign_coords(
+        kind=("token", kind),
+        is_wrong_token=("token", wrong),
+        reward=("token", reward[owner].astype(np.float32)),
+    )
+    found = credit_of(known, rollouts_of(tokens, reward=reward), rules=["oracle"])
+    heavy = found["weight"].values[0] > 1
+    planted = ((reward[owner] == 1) & (kind == "computed_digit")) | wrong
+    assert (heavy == planted).all()
 
 
 def test_what_cannot_be_assigned_is_refused(tokens):
@@ -220,6 +324,12 @@ def test_the_command_prints_what_the_weights_do(store):
     assert shown.exit_code == 0, shown.output
     assert "with_surprisal" in shown.stdout
     assert "pooled: False" in shown.stdout
+    assert uniform["rotation"] == 0
+    assert cscr["rotation"] > 0
+    listed = run(app, ["credit", "--list"])
+    assert listed.exit_code == 0, listed.output
+    assert "ep_grpo†" in listed.stdout
+    assert "inferred (†): a reconstruction" in listed.stdout
     lacking = run(app, ["credit", str(store.path), "--rule", "cscr_placebo"])
     assert lacking.exit_code == 2
     assert "Run the probe `placebo` first" in lacking.stderr

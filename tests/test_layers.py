@@ -78,13 +78,14 @@ ALLOWED: dict[str, Allowed] = {
         | {"tasks", "models", "rollouts", "store", "stats", "figures", "probing"}
         | {"flat", "freezing", "summary", "generation", "ingestion", "view", "export", "padded"}
     ),
-    "assignment": Allowed(GROUND | {"credit", "stats", "study"}),
+    "gathering": Allowed(GROUND | {"credit", "stats"}),
+    "assignment": Allowed(GROUND | {"credit", "stats", "study", "gathering"}),
     "demo": Allowed({"errors", "models", "stats", "study", "assignment"}),
     "report": Allowed({"figures", "study"}),
     "doctor": Allowed({"errors", "models", "probes", "store"}, {"torch"}),
     "cli": Allowed(
         {"tokensense", "errors", "demo", "doctor", "report", "screen", "store", "importing"}
-        | {"stats", "trainer"}
+        | {"stats", "trainer", "credit"}
     ),
     "__main__": Allowed({"cli"}),
     "__init__": Allowed({"study", "assignment", "models", "figures"}),

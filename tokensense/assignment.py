@@ -4,16 +4,14 @@ Reads  the flat view of a study, nodes `/rollouts` and `/probes/<name>`.
 Gives  assign_credit, which keeps `/credit/<rule>` in the store; credit_of, which does not.
 Sign   credit has the unit of the advantage; positive: the update would make the token likelier.
 
-z+ and z- are means over the wordings of the verdict without tone, in the frames that the placebo
-has too where there is one (`stats.pairs`), so that CSCR and its placebo control read the same
-sentences. The placebo is one family, the first by name: as many words and passes as the verdict
-takes. A rollout whose reward is undecided, or that may not be compared under a condition that a
-rule reads, gets credit NaN under that rule, never 0, and is counted.
+What the rules read is laid out by `gathering`. A rollout whose reward is undecided, or that may not
+be compared under a condition that a rule reads, gets credit NaN under that rule, never 0, and is
+counted.
 """
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -22,26 +20,25 @@ from jaxtyping import Bool, Float64
 from tokensense.checks import require_member
 from tokensense.credit import CATALOGUE
 from tokensense.credit.advantages import ADVANTAGES, DDOF, EPS
-from tokensense.credit.base import (
-    BUDGETS,
-    PER_ROLLOUT,
-    SUPPLIERS,
-    Credit,
-    Evidence,
-    settings_of,
-    weights_of,
+from tokensense.credit.base import BUDGETS, Credit, settings_of, weights_of
+from tokensense.credit.evidence import PER_ROLLOUT, SUPPLIERS, Evidence
+from tokensense.credit.report import (
+    CREDIT_NUMBERS,
+    WEIGHT_NUMBERS,
+    credit_numbers,
+    mass_by_kind,
+    rank_correlations,
+    twins,
+    weight_numbers,
 )
-from tokensense.credit.report import WEIGHT_NUMBERS, weight_numbers
 from tokensense.errors import StatisticsError
+from tokensense.gathering import Gathered, gather
 from tokensense.segments import broadcast
-from tokensense.stats.pairs import mean_shifts, pairs_of, terms_of
-from tokensense.stats.sample import Pair, Sample, read_sample
+from tokensense.stats.sample import read_sample
 
 if TYPE_CHECKING:
     from tokensense.study import Study
 
-VERDICT_SHIFTS = ("z_pos", "z_neg")
-PLACEBO_SHIFTS = ("placebo_pos", "placebo_neg")
 DEFAULT_RULES = ("uniform", "cscr")
 CREDIT = {
     "units": "advantage",
@@ -57,14 +54,7 @@ LEFT_OUT = {
     "not_comparable": "rollouts left out because what the rule reads may not be compared with base",
 }
 SURPRISAL = {"units": "nats", "description": "-log p under base"}
-
-
-class _Gathered(NamedTuple):
-    """All evidence of a store, and which rollouts may be used for which of it."""
-
-    arrays: dict[str, np.ndarray]  # as the fields of Evidence, NaN where there is none
-    usable: dict[str, Bool[np.ndarray, " rollout"]]  # by evidence
-    said: dict[str, str]  # by evidence: the pairs it is made of
+ENTROPY = {"units": "nats", "description": "of the next-token distribution under base"}
 
 
 def assign_credit(
@@ -115,10 +105,11 @@ def credit_of(
 
     Returns:
         `credit` and `weight` (rule, token), NaN where a rollout was left out, and `weight` where
-        the rule does not multiply; `advantage` and `surprisal` (token); `length` (rollout); the
-        numbers of `credit.report.WEIGHT_NUMBERS`, and counts of rollouts left out by reason (rule).
-        Coordinates of a token as in `Study.tokens()`; of a rule: form, budget, source, settings,
-        evidence. Attributes: which advantage, `pooled`, groups without contrast.
+        the rule does not multiply; `advantage`, `surprisal` and `entropy` (token); `length`
+        (rollout); the numbers of `credit.report.WEIGHT_NUMBERS` and `CREDIT_NUMBERS`, and counts of
+        rollouts left out by reason (rule).
+        Coordinates of a token as in `Study.tokens()`; of a rule: form, budget, source, grade,
+        settings, evidence. Attributes: which advantage, `pooled`, groups without contrast.
 
     Raises:
         SchemaError: an unknown rule or advantage.
@@ -129,10 +120,45 @@ def credit_of(
     group = rollouts["problem_of"].values
     values, said = _advantages(reward, group, advantage)
     needed = frozenset().union(*(rule.needs for rule in chosen.values()))
-    gathered = _gather(tokens, read_sample(tokens), length=rollouts["length"].values, needed=needed)
+    gathered = gather(tokens, read_sample(tokens), rollouts=rollouts, needed=needed)
     gathered.arrays["advantage"] = values
     assigned = {name: _assigned(rule, gathered) for name, rule in chosen.items()}
     return _dataset(assigned, chosen, gathered, tokens=tokens, attrs=said)
+
+
+def compare_rules(credit: xr.Dataset) -> xr.Dataset:
+    """Which rules choose the same tokens, or only those that a simple score would choose.
+
+    Args:
+        credit: of `credit_of`.
+
+    Returns:
+        `correlation` (score, other): of ranks within rollouts, over tokens that every rule has
+        credit for, of credit along the advantage's sign; scores are the rules, surprisal, entropy
+        and position. `mass` (rule, kind) and `tokens` (kind): shares. Attribute `twins`: pairs of
+        scores above .95, as JSON.
+    """
+    names, owner = credit["rule"].values.tolist(), credit["rollout"].values
+    along = credit["credit"].values * np.sign(credit["advantage"].values)
+    kept = np.isfinite(along).all(axis=0)
+    length = np.unique(owner[kept], return_counts=True)[1].astype(np.int64)
+    scores = dict(zip(names, along[:, kept], strict=True))
+    scores |= {name: credit[name].values[kept] for name in ("surprisal", "entropy")}
+    scores["position"] = np.arange(length.sum()) - broadcast(np.cumsum(length) - length, length)
+    scores = {name: score.astype(np.float64) for name, score in scores.items()}
+    matrix = rank_correlations(scores, length)
+    kinds = [mass_by_kind(row[kept], credit["kind"].values[kept]) for row in along]
+    columns = list(kinds[0])
+    mass = [[found[kind]["credit"] for kind in columns] for found in kinds]
+    return xr.Dataset(
+        {
+            "correlation": (("score", "other"), matrix, {"units": "1"}),
+            "mass": (("rule", "kind"), np.array(mass).reshape(len(names), -1), {"units": "1"}),
+            "tokens": ("kind", [kinds[0][kind]["tokens"] for kind in columns], {"units": "1"}),
+        },
+        coords={"score": list(scores), "other": list(scores), "rule": names, "kind": columns},
+        attrs={"twins": json.dumps(twins(list(scores), matrix))},
+    )
 
 
 def _chosen(rules: Sequence[str] | Mapping[str, Credit]) -> dict[str, Credit]:
@@ -171,65 +197,14 @@ def _advantages(
     return values, said | ({"eps": EPS, "ddof": DDOF} if advantage == "group_std" else {})
 
 
-def _gather(
-    tokens: xr.Dataset, sample: Sample, *, length: np.ndarray, needed: frozenset[str]
-) -> _Gathered:
-    """Lay out what the rules need, for all rollouts of the store in its order."""
-    entropy = tokens["entropy"].transpose("condition", "token").values[sample.base, sample.order]
-    arrays = {
-        "length": length.astype(np.int64),
-        "key": np.arange(length.size),
-        "logp": -sample.surprisal,
-        "entropy": entropy.astype(np.float64),
-        "distance": sample.distance,
-    }
-    base = _of_all(sample.comparable[sample.base], length)
-    usable = dict.fromkeys(("logp", "entropy", "distance"), base)
-    said = {}
-    for names, pairs in _pairs_needed(sample, needed).items():
-        together = np.logical_and.reduce([sample.usable(pair) for pair in pairs])
-        for name, mean in zip(names, mean_shifts(sample, pairs), strict=True):
-            arrays[name] = mean
-            usable[name] = _of_all(together, length)
-            said[name] = f"mean of {', '.join(pair.name for pair in pairs)}"
-    return _Gathered(arrays, usable, said)
-
-
-def _pairs_needed(sample: Sample, needed: frozenset[str]) -> dict[tuple[str, str], list[Pair]]:
-    """Which pairs of conditions make the shifts that the rules read."""
-    if not needed & {*VERDICT_SHIFTS, *PLACEBO_SHIFTS}:
-        return {}
-    pairs = pairs_of(sample)
-    terms = terms_of(sample, pairs)
-    found = {VERDICT_SHIFTS: [pairs[i] for i in terms.verdict]}
-    if needed & set(PLACEBO_SHIFTS):
-        if not terms.placebo:
-            raise StatisticsError(
-                f"the evidence {list(PLACEBO_SHIFTS)} needs a placebo pair; there are "
-                f"{[pair.name for pair in pairs]}. Run the probe `placebo` first."
-            )
-        family = terms.placebo[min(terms.placebo)]
-        found[PLACEBO_SHIFTS] = [pairs[i] for i in family]
-    return found
-
-
-def _of_all(
-    comparable: Bool[np.ndarray, " filled"], length: np.ndarray
-) -> Bool[np.ndarray, " rollout"]:
-    """Widen to all rollouts; those without tokens have nothing to compare and stay in."""
-    widened = np.ones(length.size, dtype=bool)
-    widened[length > 0] = comparable
-    return widened
-
-
-def _assigned(rule: Credit, gathered: _Gathered) -> dict[str, Any]:
+def _assigned(rule: Credit, gathered: Gathered) -> dict[str, Any]:
     """Credit and weight of every token, NaN where its rollout is left out, and the counts."""
     arrays = gathered.arrays
     unknown = sorted(rule.needs - arrays.keys())
     if unknown:
         raise StatisticsError(
-            f"a rule needs the evidence {unknown}; a store has {sorted(arrays)}. Give it to the "
-            "rule by hand, as `Evidence`."
+            f"a rule needs the evidence {unknown}; this store has {sorted(arrays)}. To get it: "
+            f"{'; '.join(SUPPLIERS[name].text for name in unknown if name in SUPPLIERS)}."
         )
     decided = np.isfinite(arrays["advantage"])
     comparable = np.logical_and.reduce(
@@ -243,15 +218,18 @@ def _assigned(rule: Credit, gathered: _Gathered) -> dict[str, Any]:
             for name in ("length", "advantage", *rule.needs)
         }
     )
-    weights = weights_of(rule, evidence)
+    weights, credit = weights_of(rule, evidence), rule.assign(evidence)
     found: dict[str, Any] = {
-        "credit": _with_gaps(rule.assign(evidence), own),
+        "credit": _with_gaps(credit, own),
         "weight": _with_gaps(weights, own),
         "undecided": int((~decided).sum()),
         "not_comparable": int((decided & ~comparable).sum()),
     }
-    surprisal = -arrays["logp"][own]
-    return found | weight_numbers(weights, surprisal, evidence.length)
+    surprisal, distance = -arrays["logp"][own], arrays["distance"][own]
+    of_credit = credit_numbers(
+        credit, evidence.spread(), distance, length=np.asarray(evidence.length)
+    )
+    return found | weight_numbers(weights, surprisal, evidence.length) | of_credit
 
 
 def _with_gaps(
@@ -266,7 +244,7 @@ def _with_gaps(
 def _dataset(
     assigned: Mapping[str, Mapping[str, Any]],
     chosen: Mapping[str, Credit],
-    gathered: _Gathered,
+    gathered: Gathered,
     *,
     tokens: xr.Dataset,
     attrs: Mapping[str, Any],
@@ -282,20 +260,22 @@ def _dataset(
         "weight": (("rule", "token"), stacked("weight"), WEIGHT),
         "advantage": ("token", broadcast(arrays["advantage"], arrays["length"]), ADVANTAGE),
         "surprisal": ("token", -arrays["logp"], SURPRISAL),
+        "entropy": ("token", arrays["entropy"], ENTROPY),
         "length": ("rollout", arrays["length"], {"units": "tokens", "sample_dimension": "token"}),
         **{
             name: ("rule", stacked(name), {"units": "1", "description": meaning})
-            for name, meaning in (WEIGHT_NUMBERS | LEFT_OUT).items()
+            for name, meaning in (WEIGHT_NUMBERS | CREDIT_NUMBERS | LEFT_OUT).items()
         },
     }
     facts = {
         "form": [rule.form for rule in chosen.values()],
         "budget": [rule.budget for rule in chosen.values()],
         "source": [rule.source for rule in chosen.values()],
+        "grade": [rule.grade for rule in chosen.values()],
         "settings": [json.dumps(settings_of(rule), sort_keys=True) for rule in chosen.values()],
         "evidence": [
             json.dumps(
-                {name: gathered.said.get(name, SUPPLIERS[name]) for name in sorted(rule.needs)}
+                {name: gathered.said.get(name, SUPPLIERS[name].text) for name in sorted(rule.needs)}
             )
             for rule in chosen.values()
         ],
@@ -314,7 +294,7 @@ def _node(credit: xr.Dataset, name: str) -> xr.Dataset:
     one = credit.sel(rule=name)
     facts = {str(n): array.item() for n, array in one.coords.items() if array.dims == ()}
     facts["budget_meaning"] = BUDGETS[facts["budget"]]
-    kept = one[["credit", "weight", "advantage", *WEIGHT_NUMBERS, *LEFT_OUT]].reset_coords(
-        drop=True
-    )
+    kept = one[
+        ["credit", "weight", "advantage", *WEIGHT_NUMBERS, *CREDIT_NUMBERS, *LEFT_OUT]
+    ].reset_coords(drop=True)
     return kept.assign_attrs({**credit.attrs, **facts})

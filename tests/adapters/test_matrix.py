@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tokensense.adapters.matrix import credit_matrix
 from tokensense.credit import CATALOGUE
-from tokensense.credit.base import Evidence
+from tokensense.credit.evidence import Evidence
 from tokensense.errors import SchemaError
 
 

@@ -12,7 +12,7 @@ import torch
 from tests.importing.make_trl import POLICY, right
 from tokensense.adapters.trl import batch_credit, credit_trainer
 from tokensense.credit import CATALOGUE
-from tokensense.credit.base import Evidence
+from tokensense.credit.evidence import Evidence
 from tokensense.errors import MissingExtraError, PolicyError, SchemaError
 from tokensense.models.plan import Branch
 from tokensense.models.policy import load_policy

@@ -7,32 +7,55 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from tokensense.credit.base import PER_ROLLOUT, Evidence
+from tests.reference import credit as slow
+from tokensense.credit.evidence import PER_ROLLOUT, Evidence
 
 LIBRARIES = {"numpy": np.asarray, "torch": torch.as_tensor}
 
 
+SHIFTS = (
+    *("z_pos", "z_neg", "placebo_pos", "placebo_neg", "answer_pos", "answer_neg"),
+    *("sibling_pos", "sibling_neg", "negative_prompt", "reference", "rubric"),
+    *("teacher", "teacher_pos", "teacher_neg", "drift", "learning_value"),
+    *("right_influence", "value_gain"),
+)
+POSITIVE = ("entropy", "answer_kl", "answer_saliency")
+
+
 def arrays(length: list[int], *, seed: int = 0, ties: bool = False) -> dict[str, np.ndarray]:
-    """All evidence but the mask; with ties, every number is a multiple of a quarter."""
+    """All evidence but the mask; with ties, every number is a multiple of a quarter.
+
+    The advantage is the reward less the mean of its group, so that sides and groups fit together.
+    """
     rng = np.random.default_rng(seed)
     tokens = sum(length)
     logp = -rng.exponential(1.0, tokens)
     found = {
         "logp": logp,
-        "entropy": rng.exponential(1.0, tokens),
         "distance": np.sqrt(1 + rng.random(tokens)) * -np.expm1(logp),
-        **{
-            name: rng.standard_t(2, tokens) / 3
-            for name in ("z_pos", "z_neg", "placebo_pos", "placebo_neg")
-        },
+        "hellinger": rng.random(tokens),
+        "ratio": np.exp(rng.normal(0, 0.3, tokens)),
+        "span_drop": rng.normal(0, 1, tokens) * (rng.random(tokens) < 0.5),
+        **{name: rng.exponential(1.0, tokens) for name in POSITIVE},
+        **{name: rng.standard_t(2, tokens) / 3 for name in SHIFTS},
     }
     if ties:
         found = {name: np.round(4 * array) / 4 for name, array in found.items()}
-    signs = rng.choice([-1.0, 0.0, 1.0], len(length))
+    group = rng.integers(0, 2, len(length))
+    reward = rng.integers(0, 2, len(length)).astype(np.float64)
+    # Not by the package: its checked calls draw random numbers, which strategies must not.
+    told = reward.tolist(), group.tolist()
     return {
         **found,
+        "planted": rng.random(tokens) < 0.3,
+        "step": np.concatenate(
+            [np.empty(0, np.int64), *(np.sort(rng.integers(-1, 3, n)) for n in length)]
+        ),
+        "token_id": rng.integers(0, 4, tokens),
         "length": np.array(length, dtype=np.int64),
-        "advantage": signs * rng.exponential(1.0, len(length)),
+        "group": group,
+        "reward": reward,
+        "advantage": np.array(slow.advantage(*told, "group_std", eps=1e-4, ddof=1), np.float64),
         "key": rng.permutation(len(length)),
     }
 

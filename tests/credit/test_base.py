@@ -6,7 +6,8 @@ import torch
 
 from tests.credit.builders import arrays, evidence
 from tokensense.credit import CATALOGUE
-from tokensense.credit.base import Credit, adjusted, by_weight, own_tokens, settings_of, weights_of
+from tokensense.credit.base import Credit, adjusted, by_weight, settings_of, weights_of
+from tokensense.credit.evidence import own_tokens
 from tokensense.errors import SchemaError
 
 
@@ -16,8 +17,8 @@ def doubled(evidence):
 
 
 def test_a_rule_is_made_of_a_weight_function():
-    rule = by_weight(doubled, needs=frozenset(), source="none", budget="free")
-    assert rule[1:] == (frozenset(), "multiplies", "none", "free")
+    rule = by_weight(doubled, needs=frozenset(), source="none", budget="free", grade="own")
+    assert rule[1:] == (frozenset(), "multiplies", "none", "free", "own", True, False)
     found = evidence({"length": np.array([2, 1]), "advantage": np.array([1.5, -1.0])})
     assert rule.assign(found).tolist() == [3.0, 3.0, -2.0]
     assert weights_of(rule, found).tolist() == [2.0, 2.0, 2.0]
@@ -28,7 +29,7 @@ def test_a_rule_that_does_not_multiply_has_no_weights():
     def replaced(evidence):
         return np.zeros(int(evidence.length.sum()))
 
-    rule = Credit(replaced, frozenset(), "replaces", "none", "free")
+    rule = Credit(replaced, frozenset(), "replaces", "none", "free", "own")
     assert weights_of(rule, evidence(arrays([2]))) is None
     assert settings_of(rule) == {}
     with pytest.raises(SchemaError, match=r"one of \[\]; it has no \['gamma'\]"):

@@ -55,3 +55,44 @@ def advantage(reward: list[float], group: list[int], kind: str, **numbers: float
             std = math.sqrt(squares / max(n - numbers["ddof"], 1))
             found.append((own - mean) / (std + numbers["eps"]))
     return found
+
+
+def otb(told: dict[str, list]) -> list[float]:
+    """R - B_t, B_t the mean reward at position t weighted by the energy spent so far."""
+    spent, start = [], 0
+    for count in told["length"]:
+        energies = [d * d for d in told["distance"][start : start + count]]
+        spent.append([math.fsum(energies[: t + 1]) for t in range(count)])
+        start += count
+    credit = []
+    for own, count in enumerate(told["length"]):
+        for t in range(count):
+            there = [
+                r for r, n in enumerate(told["length"])
+                if told["group"][r] == told["group"][own] and t < n
+            ]  # fmt: skip
+            total = math.fsum(spent[r][t] for r in there)
+            weighted = math.fsum(spent[r][t] * told["reward"][r] for r in there)
+            baseline = weighted / total if len(there) > 1 and total > 0 else 0.0
+            credit.append(told["reward"][own] - baseline)
+    return credit
+
+
+def lampo(told: dict[str, list]) -> list[float]:
+    """Mean over the others of the group of (R - R') sigmoid(-sign(R - R')(s - s'))."""
+    means, start = [], 0
+    for count in told["length"]:
+        means.append(math.fsum(told["logp"][start : start + count]) / max(count, 1))
+        start += count
+    credit = []
+    for own, count in enumerate(told["length"]):
+        others = [
+            r for r in range(len(means)) if told["group"][r] == told["group"][own] and r != own
+        ]
+        total = 0.0
+        for other in others:
+            gap = told["reward"][own] - told["reward"][other]
+            sign = (gap > 0) - (gap < 0)
+            total += gap / (1 + math.exp(sign * (means[own] - means[other])))
+        credit += [total / len(others) if others else 0.0] * count
+    return credit

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from tokensense.credit.base import Credit, Evidence
+from tokensense.credit.base import Credit
+from tokensense.credit.evidence import Evidence
 from tokensense.errors import SchemaError
 
 

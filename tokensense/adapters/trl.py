@@ -21,7 +21,7 @@ from torch import Tensor
 
 from tokensense.adapters.matrix import credit_matrix
 from tokensense.credit import CATALOGUE
-from tokensense.credit.base import PER_ROLLOUT, Credit
+from tokensense.credit.base import Credit
 from tokensense.errors import MissingExtraError, PolicyError, SchemaError
 from tokensense.models.plan import Branch
 from tokensense.models.policy import Policy
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 # Evidence that a pass under the prompt alone gives, by field of `Scores`.
 BASE_EVIDENCE = ("logp", "entropy", "distance")
+# Evidence that the batch itself gives.
+OWN_EVIDENCE = frozenset({"key"})
 
 
 def credit_trainer(
@@ -121,7 +123,7 @@ def batch_credit(
     mask = batch["completion_mask"].bool()
     written = batch["tool_mask"].bool() if "tool_mask" in batch else None
     evidence: dict[str, Tensor] = {}
-    needed = rule.needs - PER_ROLLOUT
+    needed = rule.needs - OWN_EVIDENCE
     if needed:
         responses = [tuple(ids[kept].tolist()) for ids, kept in _rows(batch, "completion")]
         base = [
@@ -154,7 +156,7 @@ def _rule(rule: str | Credit, told: Mapping[str, str]) -> Credit:
             f"`rule` needs one of {sorted(CATALOGUE)}; it is {rule!r}. Name one, or give a Credit."
         )
     chosen = CATALOGUE[rule] if isinstance(rule, str) else rule
-    missing = chosen.needs - PER_ROLLOUT - set(BASE_EVIDENCE) - set(told)
+    missing = chosen.needs - OWN_EVIDENCE - set(BASE_EVIDENCE) - set(told)
     if missing:
         raise SchemaError(
             f"the rule needs the evidence {sorted(missing)}, which this adapter has only by texts "

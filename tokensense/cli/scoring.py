@@ -92,10 +92,31 @@ def analyze(
         typer.echo(f"note: {note}")
 
 
+def _list_rules(asked: bool) -> bool:
+    """Print what rules there are, and leave."""
+    if not asked:
+        return asked
+    from tokensense.credit import CATALOGUE
+    from tokensense.credit.base import DAGGER, GRADES
+    from tokensense.credit.report import listing
+
+    print_rows([{"section": "rules", **row} for row in listing(CATALOGUE)])
+    for grade, meaning in GRADES.items():
+        mark = f" ({DAGGER})" if grade == "inferred" else ""
+        typer.echo(f"{grade}{mark}: {meaning}")
+    raise typer.Exit
+
+
 @app.command()
 @friendly
 def credit(
     store: Store,
+    listed: Annotated[
+        bool,
+        typer.Option(
+            "--list", help="Which rules there are, and leave.", callback=_list_rules, is_eager=True
+        ),
+    ] = False,
     rules: Annotated[
         list[str] | None,
         typer.Option(
@@ -111,7 +132,9 @@ def credit(
 ) -> None:
     """Credit of every token under named rules, kept in the store; says what their weights do."""
     import tokensense as ts
+    from tokensense.credit.report import WEIGHT_NUMBERS
 
+    del listed  # its callback has left
     chosen = {"rules": rules} if rules else {}
     found = ts.assign_credit(ts.Study(store), advantage=advantage, **chosen)
     numbers = [name for name, values in found.data_vars.items() if values.dims == ("rule",)]
@@ -120,7 +143,17 @@ def credit(
     if as_json:
         typer.echo(json.dumps({"rules": rows, **found.attrs}, indent=1, default=str))
         return
-    shown = [{name: plain(value) for name, value in row.items()} for row in rows]
-    print_rows([{"section": "weights", **row} for row in shown])
+    # Two tables, because one is too wide for a screen.
+    for section, shown in (
+        ("weights", WEIGHT_NUMBERS),
+        ("credit", set(table) - set(WEIGHT_NUMBERS)),
+    ):
+        print_rows(
+            [
+                {"section": section}
+                | {name: plain(value) for name, value in row.items() if name in {"rule", *shown}}
+                for row in rows
+            ]
+        )
     for name, value in found.attrs.items():
         typer.echo(f"{name}: {value}")

@@ -1,9 +1,9 @@
 """What a credit rule is: evidence in, credit per token out, on NumPy and PyTorch alike.
 
 Reads  Evidence: flat arrays over the tokens of all rollouts; never a model, never a store.
-Gives  Credit, a rule and what is known of it; by_weight, a rule made of a weight function;
-       weights_of, settings_of, adjusted: a rule's weights, its settings, and the same rule under
-       other settings.
+Gives  Credit, a rule and what is known of it; by_weight, a rule made of a weight function; Direct,
+       credit that is no weight times the advantage; weights_of, settings_of, adjusted: a rule's
+       weights, its settings, and the same rule under other settings.
 Sign   credit has the unit of the advantage; positive: the update makes the sampled token likelier.
 
 A rule sees the tokens that the policy wrote itself, and no others: masked ones (tool output) are
@@ -19,14 +19,16 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from array_api_compat import array_namespace, device
-from jaxtyping import Bool, Float, Float64, Integer, Shaped
+from jaxtyping import Bool, Float, Float64
 
+from tokensense.credit.evidence import Evidence, own_tokens, plain
 from tokensense.errors import SchemaError
-from tokensense.segments import broadcast, offsets, segment_sum
+from tokensense.segments import broadcast
 
 Array: TypeAlias = Any  # NumPy or PyTorch, as `segments` checks; torch is never imported
 Form = Literal["multiplies", "adds", "replaces", "clips"]
 Budget = Literal["rollout", "batch", "sign", "bounded", "free"]
+Grade = Literal["certain", "code", "second-hand", "inferred", "own"]
 
 BUDGETS: dict[Budget, str] = {
     "rollout": "weights have mean 1 over the tokens of every rollout: the sum of credit is kept",
@@ -35,70 +37,14 @@ BUDGETS: dict[Budget, str] = {
     "bounded": "every weight lies between stated bounds; sums are not kept",
     "free": "nothing is kept",
 }
-# Evidence beyond `length` and `advantage` -> where it comes from.
-SUPPLIERS: dict[str, str] = {
-    "key": "the rollout's index in the store",
-    "logp": "the probe `base`",
-    "entropy": "the probe `base`",
-    "distance": "the probe `base`",
-    "z_pos": "the probe `opposed`",
-    "z_neg": "the probe `opposed`",
-    "placebo_pos": "the probe `placebo`",
-    "placebo_neg": "the probe `placebo`",
+GRADES: dict[Grade, str] = {
+    "certain": "the paper itself, or its abstract, says so",
+    "code": "read in the authors' or a trainer's code",
+    "second-hand": "as third parties tell it, who read the paper or ported the code",
+    "inferred": "a reconstruction: part of the formula or its constants is a guess of ours",
+    "own": "no paper: a control, a baseline or a design of ours",
 }
-PER_ROLLOUT = frozenset({"length", "advantage", "key"})
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """The arrays that a rule may read; `evidence[name]` asks for one and says who supplies it.
-
-    All arrays are of one library and on one device, except `length`, which may lie on the host.
-
-    Attributes:
-        length: (rollout) tokens, masked ones among them; 0 allowed.
-        advantage: (rollout) of the response as a whole; positive: better than its group. One a
-            rollout: an advantage of single tokens is what a rule gives, not what it reads.
-        mask: (token) True where the policy wrote the token itself; None: it wrote all.
-        key: (rollout) a number >= 0 that names the rollout, for rules that draw at random: they
-            give a rollout the same weights wherever it stands.
-        logp: (token) log p under base, nats.
-        entropy: (token) of the next-token distribution under base, nats.
-        distance: (token) ||onehot - p|| under base, no unit: the norm of the gradient of log p with
-            respect to the logits.
-        z_pos: (token) shift under the positive verdict, mean over its wordings, nats.
-        z_neg: (token) the same under the negative verdict.
-        placebo_pos: (token) shift under one word of one placebo family, mean over the same
-            sentences, nats.
-        placebo_neg: (token) the same under the family's other word.
-    """
-
-    length: Integer[Array, " _rollout"]
-    advantage: Float[Array, " _rollout"]
-    mask: Bool[Array, " _token"] | None = None
-    key: Integer[Array, " _rollout"] | None = None
-    logp: Float[Array, " _token"] | None = None
-    entropy: Float[Array, " _token"] | None = None
-    distance: Float[Array, " _token"] | None = None
-    z_pos: Float[Array, " _token"] | None = None
-    z_neg: Float[Array, " _token"] | None = None
-    placebo_pos: Float[Array, " _token"] | None = None
-    placebo_neg: Float[Array, " _token"] | None = None
-
-    def __getitem__(self, name: str) -> Shaped[Array, " _any"]:
-        found = getattr(self, name)
-        if found is None:
-            raise SchemaError(
-                f"this rule needs the evidence `{name}`; it was given {sorted(self.given())}. "
-                f"To get it: {SUPPLIERS[name]}."
-            )
-        return found
-
-    def given(self) -> dict[str, Shaped[Array, " _any"]]:
-        """All arrays that are there, by name."""
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: array for name, array in found.items() if array is not None}
-
+DAGGER = "†"  # behind the name of a reconstruction, wherever it is shown
 
 Weigh: TypeAlias = Callable[[Evidence], Array]
 
@@ -110,8 +56,11 @@ class Credit(NamedTuple):
         assign: evidence -> credit of every token, in units of the advantage; no gradient flows.
         needs: evidence that it reads beyond `length` and `advantage`: names of `SUPPLIERS`.
         form: what it does to the advantage: multiplies | adds | replaces | clips.
-        source: citation and evidence grade.
+        source: citation.
         budget: what is preserved: one of `BUDGETS`.
+        grade: how well its formula is known: one of `GRADES`.
+        keeps_sign: no token's credit has the sign opposite to the advantage of its rollout.
+        signal_without_contrast: it gives credit where all rewards of a group are equal.
     """
 
     assign: Callable[[Evidence], Array]
@@ -119,6 +68,9 @@ class Credit(NamedTuple):
     form: Form
     source: str
     budget: Budget
+    grade: Grade
+    keeps_sign: bool = True
+    signal_without_contrast: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,14 +92,7 @@ class Weighted:
         Raises:
             SchemaError: evidence is missing, not finite, or not of the rollouts of `length`.
         """
-        own = own_tokens(evidence)
-        weights = self.weigh(own)
-        if evidence.mask is None:
-            return weights
-        xp = array_namespace(weights)
-        spread = xp.zeros(evidence.mask.shape[0], dtype=xp.float64, device=device(weights))
-        spread[evidence.mask] = weights
-        return spread
+        return _with_masked(self.weigh(own_tokens(evidence)), evidence.mask)
 
     def __call__(self, evidence: Evidence) -> Float[Array, " token"]:
         """Credit of every token, in units and dtype of the advantage. As `weights`.
@@ -155,14 +100,36 @@ class Weighted:
         Raises:
             SchemaError: evidence is missing, not finite, or not of the rollouts of `length`.
         """
-        weights = self.weights(evidence)
-        advantage = _plain(evidence.advantage)
-        credit = weights * broadcast(advantage, evidence.length)
-        xp = array_namespace(credit)
-        return xp.astype(credit, evidence.advantage.dtype, copy=False)
+        credit = self.weights(evidence) * broadcast(plain(evidence.advantage), evidence.length)
+        return _in_dtype(credit, evidence.advantage)
 
 
-def by_weight(weigh: Weigh, *, needs: frozenset[str], source: str, budget: Budget) -> Credit:
+@dataclass(frozen=True)
+class Direct:
+    """Credit that is no weight times the advantage.
+
+    Attributes:
+        give: evidence without masked tokens -> credit of every token, in units of the advantage.
+    """
+
+    give: Weigh
+
+    def __call__(self, evidence: Evidence) -> Float[Array, " token"]:
+        """Credit of every token, in units and dtype of the advantage; 0 where it is masked.
+
+        Args:
+            evidence: at least what the rule needs.
+
+        Raises:
+            SchemaError: evidence is missing, not finite, or not of the rollouts of `length`.
+        """
+        credit = _with_masked(self.give(own_tokens(evidence)), evidence.mask)
+        return _in_dtype(credit, evidence.advantage)
+
+
+def by_weight(
+    weigh: Weigh, *, needs: frozenset[str], source: str, budget: Budget, grade: Grade
+) -> Credit:
     """Make a rule of a weight function; its weights can be had by themselves, for store and figure.
 
     Args:
@@ -170,8 +137,9 @@ def by_weight(weigh: Weigh, *, needs: frozenset[str], source: str, budget: Budge
         needs: as in `Credit`.
         source: as in `Credit`.
         budget: as in `Credit`.
+        grade: as in `Credit`.
     """
-    return Credit(Weighted(weigh), needs, "multiplies", source, budget)
+    return Credit(Weighted(weigh), needs, "multiplies", source, budget, grade)
 
 
 def weights_of(rule: Credit, evidence: Evidence) -> Float64[Array, " token"] | None:
@@ -222,74 +190,29 @@ def adjusted(rule: Credit, **settings: int | float | None) -> Credit:
             "Leave it out, or adjust another rule."
         )
     changed = replace(holder, **settings) if known else holder
-    weighted = isinstance(rule.assign, Weighted)
-    return rule._replace(assign=Weighted(changed) if weighted else changed)
-
-
-def own_tokens(evidence: Evidence) -> Evidence:
-    """What a rule sees: masked tokens taken out, detached, floats as float64, all finite.
-
-    Args:
-        evidence: as a caller has it.
-
-    Raises:
-        SchemaError: an array is not of the rollouts of `length`, or not finite on the policy's own
-            tokens.
-    """
-    arrays = {name: _plain(array) for name, array in evidence.given().items()}
-    _require_sizes(arrays)
-    mask = arrays.pop("mask", None)
-    if mask is not None:
-        xp = array_namespace(mask)
-        own = xp.nonzero(mask)[0]
-        arrays = {
-            name: array if name in PER_ROLLOUT else xp.take(array, own)
-            for name, array in arrays.items()
-        }
-        arrays["length"] = segment_sum(mask, arrays["length"])
-    for name, array in arrays.items():
-        _require_finite(name, array)
-    return Evidence(**arrays)
+    kind = type(rule.assign)
+    return rule._replace(assign=kind(changed) if kind in (Weighted, Direct) else changed)
 
 
 def _holder(rule: Credit) -> Any:  # noqa: ANN401 (a function or a frozen dataclass)
-    return rule.assign.weigh if isinstance(rule.assign, Weighted) else rule.assign
+    if isinstance(rule.assign, Weighted):
+        return rule.assign.weigh
+    return rule.assign.give if isinstance(rule.assign, Direct) else rule.assign
 
 
-def _plain(array: Array) -> Array:
-    """Without gradient; floats as float64."""
-    detached = array.detach() if hasattr(array, "detach") else array
-    xp = array_namespace(detached)
-    if xp.isdtype(detached.dtype, "real floating"):
-        return xp.astype(detached, xp.float64, copy=False)
-    return detached
+def _with_masked(
+    values: Float64[Array, " own"], mask: Bool[Array, " token"] | None
+) -> Float64[Array, " token"]:
+    """Put 0 where the policy did not write the token."""
+    if mask is None:
+        return values
+    xp = array_namespace(values)
+    spread = xp.zeros(mask.shape[0], dtype=xp.float64, device=device(values))
+    spread[mask] = values
+    return spread
 
 
-def _require_sizes(arrays: dict[str, Array]) -> None:
-    """Check that every array has an entry for each rollout, or for each token, of `length`."""
-    sizes = {"rollout": arrays["length"].shape[0], "token": int(offsets(arrays["length"])[-1])}
-    for name, array in arrays.items():
-        dim = "rollout" if name in PER_ROLLOUT else "token"
-        if tuple(array.shape) != (sizes[dim],):
-            raise SchemaError(
-                f"evidence `{name}` needs one entry a {dim}, {sizes[dim]} by `length`; its shape "
-                f"is {tuple(array.shape)}. Take all evidence from the same rollouts."
-            )
-
-
-def _require_finite(name: str, array: Array) -> None:
-    """Check the numbers on the policy's own tokens."""
-    xp = array_namespace(array)
-    if name in ("length", "key"):
-        return
-    if not xp.isdtype(array.dtype, "real floating"):
-        raise SchemaError(
-            f"evidence `{name}` needs floating-point numbers; it has dtype {array.dtype}. Convert "
-            "it, so that credit is not cut to whole numbers."
-        )
-    if not bool(xp.all(xp.isfinite(array))):
-        count = int(xp.sum(xp.astype(~xp.isfinite(array), xp.int64)))
-        raise SchemaError(
-            f"evidence `{name}` needs finite numbers; {count} of {array.shape[0]} are not. "
-            "Leave out the rollouts that were not scored, or not decided, and count them."
-        )
+def _in_dtype(
+    credit: Float64[Array, " token"], advantage: Float[Array, " rollout"]
+) -> Float[Array, " token"]:
+    return array_namespace(credit).astype(credit, advantage.dtype, copy=False)

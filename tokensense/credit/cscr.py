@@ -26,11 +26,12 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-from array_api_compat import array_namespace, device, to_device
+from array_api_compat import array_namespace, device
 from jaxtyping import Float64, Int64
 
 from tokensense.checks import require_range
-from tokensense.credit.base import Evidence
+from tokensense.credit.evidence import Evidence
+from tokensense.credit.shaping import drawn
 from tokensense.errors import SchemaError
 from tokensense.segments import (
     broadcast,
@@ -177,16 +178,7 @@ class Shuffled(Dealt):
         Args:
             evidence: `key`.
         """
-        key, length = (
-            np.asarray(to_device(array, "cpu")) for array in (evidence["key"], evidence.length)
-        )
-        drawn = [
-            np.random.default_rng((self.seed, int(k))).random(int(n))
-            for k, n in zip(key, length, strict=True)
-        ]
-        xp = array_namespace(evidence["z_pos"])
-        host = np.concatenate([np.empty(0), *drawn])
-        return xp.asarray(host, device=device(evidence["z_pos"]))
+        return drawn(evidence, seed=self.seed, law="uniform")
 
 
 class SurprisalMatched(Dealt):

@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
-from tokensense.credit.base import PER_ROLLOUT, Credit, Evidence, weights_of
+from tokensense.credit.base import Credit, weights_of
+from tokensense.credit.evidence import PER_ROLLOUT, Evidence
 from tokensense.errors import SchemaError
 from tokensense.models.plan import Branch
 from tokensense.models.policy import Policy
@@ -229,6 +230,7 @@ def _problems(batch: Batch) -> Problems:
         questions=[problem.question for problem in batch.problems],
         answers=[None] * size,
         wrong_answers=[None] * size,
+        solutions=[None] * size,
         siblings=[{}] * size,
         bases=[batch.prompts[problem.name] for problem in batch.problems],
         groups=[(int(a), int(b)) for a, b in pairwise(edges)],
