@@ -2,6 +2,7 @@
 
     OMP_NUM_THREADS=1 python -m studies.calibration --out data/calibration
     python -m studies.calibration --out data/calibration --effects 0 0.5 1   # coverage and power
+    python -m studies.calibration --out data/calibration --sets 0            # add up what is there
     python -m studies.calibration --tiny --out runs/calibration              # seconds
 
 Data sets come from `null_data`; all that follows is what `analyze` calls: `read` (E1),
@@ -310,7 +311,8 @@ def known(out: Path, config: Config) -> list[dict[str, str]]:
 def main(config: Config, *, out: Path, effects: Sequence[float]) -> None:
     """Test all batches that are not tested yet, then add up; resumes."""
     out.mkdir(parents=True, exist_ok=True)
-    done = {tuple(row[name] for name in key(jobs(config, [0.0])[0])) for row in known(out, config)}
+    names = (*Cell._fields, "effect", "batch")
+    done = {tuple(row[name] for name in names) for row in known(out, config)}
     commit = (git_state(Path(__file__).parent) or {}).get("commit", "none")
     todo = [
         job for job in jobs(config, effects) if tuple(str(v) for v in key(job).values()) not in done

@@ -22,8 +22,9 @@ from studies.null_data import Cell
 PRIMARIES = ("e1_rank", "e2_auroc", "triple")
 NEAR, SURE = (0.04, 0.06), 0.99
 FEWEST = 6  # texts at which one primary may fail
-# Of these no share of 5 % is promised under no effect.
+# Of these no share of 5 % is promised under no effect; lambda has no null of its own.
 NO_LEVEL = {"e1_lambda", "e2_equivalent"}
+ONLY_COVERS = "e1_lambda"
 
 
 def limits(hits: int, n: int) -> tuple[float, float]:
@@ -72,6 +73,8 @@ def _total(own: Sequence[dict[str, str]]) -> dict[str, object]:
         sum(int(row[name]) for row in own) for name in counts
     )
     first = own[0]
+    if first["test"] == ONLY_COVERS:
+        decided = rejected = 0
     low, high = limits(rejected, decided) if decided else (math.nan, math.nan)
     true = first["truth"] != "nan"
     return {

@@ -65,6 +65,10 @@ def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
         return sorted(line.split(",")[:16] for line in text.splitlines())  # seconds differ
 
     assert numbers(again) == numbers(text)
+    (tmp_path / study.TABLE).unlink()
+    study.main(replace(config, sets=0), out=tmp_path, effects=[0.0])  # adds up, and no more
+    assert (tmp_path / study.LINES).read_text() == again
+    assert (tmp_path / study.TABLE).exists()
     study.main(replace(config, seed=1), out=tmp_path, effects=[0.0])  # lines of another design
     with (tmp_path / study.TABLE).open() as file:
         rows = list(csv.DictReader(file))
@@ -115,6 +119,8 @@ def test_lines_add_up_to_rows_and_the_criterion():
     assert "NOT HELD" in verdict(added([line("e1_rank", 20, 300)], judged=cells))
     both = [line("e1_rank", 6, 300), line("triple", 6, 300)]
     assert "NOT HELD" in verdict(added(both, judged=cells))
+    (cover,) = added([line("e1_lambda", 20, 90)], judged=cells)
+    assert (cover["n_decided"], cover["word"], cover["coverage"]) == (0, "power", 0.955)
     # A secondary test and a planted effect are not judged.
     rest = [line("triple_rank", 20, 300), line("triple", 20, 1900, effect=1.0)]
     assert verdict(added(rest, judged=cells)) == "criterion held: judged cells that fail: none"
