@@ -333,3 +333,15 @@ def test_the_command_prints_what_the_weights_do(store):
     lacking = run(app, ["credit", str(store.path), "--rule", "cscr_placebo"])
     assert lacking.exit_code == 2
     assert "Run the probe `placebo` first" in lacking.stderr
+
+
+def test_the_reference_solution_is_read_from_its_own_probe(tokens):
+    probe = tokens["probe"].values.astype(object)
+    place = next(i for i, name in enumerate(probe) if name == "opposed")
+    probe[place] = "reference"
+    tokens = tokens.assign_coords(probe=("condition", probe.astype(str)))
+    found = credit_of(tokens, rollouts_of(tokens), rules=["opsd"])
+    shift = (tokens["logp"][place] - tokens["logp"].sel(condition="base")).values
+    np.testing.assert_allclose(found["credit"].sel(rule="opsd"), shift, atol=1e-6)
+    with pytest.raises(StatisticsError, match="Run the probe `reference` first"):
+        credit_of(tokens.isel(condition=probe != "reference"), rollouts_of(tokens), rules=["opsd"])

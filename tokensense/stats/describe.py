@@ -17,6 +17,7 @@ import xarray as xr
 from jaxtyping import Float, Shaped
 
 from tokensense.segments import broadcast, segment_sum
+from tokensense.stats import calibrated
 from tokensense.stats.catalogue import ratio
 from tokensense.stats.character import characterize
 from tokensense.stats.concentration import agreement, concentration, shift_scores
@@ -28,7 +29,7 @@ from tokensense.stats.neutral import single_conditions
 from tokensense.stats.pairs import Terms, mean_shifts, pairs_of, terms_of, with_shared_rollouts
 from tokensense.stats.polarity import polarity
 from tokensense.stats.primaries import primaries
-from tokensense.stats.resampling import Resampling, cluster_sums, intervals, resample
+from tokensense.stats.resampling import T_FROM, Resampling, cluster_sums, intervals, resample
 from tokensense.stats.results import dataset, plain
 from tokensense.stats.rows import CHARACTER, LOCALIZATION
 from tokensense.stats.sample import Pair, Sample, read_sample
@@ -318,6 +319,11 @@ def _attrs(
             f"{len(sample.length)}, in {len(out)} of {len(pairs)} pairs; out of one pair of the "
             "triple is out of all"
         )
+    clusters, rollouts = sample.clusters, len(sample.length)
+    # Below, there is no interval whose level could be wrong.
+    for endpoint in calibrated.ENDPOINTS if clusters >= T_FROM else ():
+        known = calibrated.warning(endpoint, clusters=clusters, rollouts=rollouts / clusters)
+        statements += [f"calibration: {known}"] if known else []
     return {
         **sample.attrs,
         "sign": SIGNS,
