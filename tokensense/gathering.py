@@ -123,7 +123,7 @@ def _add_reference(found: Gathered, sample: Sample, length: np.ndarray) -> None:
             f"{sorted(set(map(str, labels['probe'])))}. Run the probe `reference` first."
         )
     found.arrays["reference"] = np.mean([sample.shift(i) for i in shown], axis=0)
-    found.usable["reference"] = _of_all(sample.comparable[shown].all(axis=0), length)
+    found.usable["reference"] = _of_all(np.asarray(sample.comparable[shown].all(axis=0)), length)
     found.said["reference"] = "the reference solution shown"
 
 
