@@ -204,3 +204,10 @@ def test_a_run_that_collapses_can_be_stopped(policy, task, config):
     on = train(policy, task, config, progress=False)
     assert on.stopped == ""
     assert [f.sign for f in on.findings if f.collapse] == ["length"]
+
+
+def test_several_passes_compare_with_the_policy_that_sampled(policy, task, config):
+    config = replace(config, steps=1, epochs=2, learning_rate=1e-2, evaluate_every=0)
+    (step,) = train(policy, task, config, progress=False).records
+    assert step["updates"] == 2
+    assert abs(step["ratio"] - 1) > 1e-4
