@@ -323,6 +323,7 @@ def test_the_command_prints_what_the_weights_do(store):
     shown = run(app, ["credit", str(store.path)])
     assert shown.exit_code == 0, shown.output
     assert "with_surprisal" in shown.stdout
+    assert "cscr†" in shown.stdout
     assert "pooled: False" in shown.stdout
     assert uniform["rotation"] == 0
     assert cscr["rotation"] > 0
