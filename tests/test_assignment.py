@@ -232,6 +232,21 @@ def test_a_rollout_reads_the_siblings_that_it_may_be_shown(tokens):
     np.testing.assert_allclose(found[rest], np.log(np.exp(shifts).mean(axis=0))[rest], atol=1e-12)
 
 
+def test_the_reference_has_no_opposite(tokens):
+    with pytest.raises(StatisticsError, match="Run the probe `reference` first"):
+        credit_of(tokens, rollouts_of(tokens), rules=["opsd"])
+    place = int(np.flatnonzero(tokens["family"].values == "placebo-0")[0])
+    opposite = tokens["family"].values == "placebo-0"
+    opposite[place] = False
+    told = probed(tokens, placebo_0="reference").isel(condition=~opposite)
+    level = told["level"].values.astype("U10")
+    level[told["probe"].values == "reference"] = "none"
+    told = told.assign_coords(level=("condition", level))
+    found = credit_of(told, rollouts_of(tokens), rules=["opsd"])["credit"].values[0]
+    logp = tokens["logp"].values.astype(np.float64)
+    np.testing.assert_allclose(found, logp[place] - logp[0], rtol=1e-12)
+
+
 def test_planted_tokens_are_right_digits_and_first_wrong_tokens(tokens):
     with pytest.raises(StatisticsError, match="To get it: a planted task"):
         credit_of(tokens, rollouts_of(tokens), rules=["oracle"])
@@ -323,6 +338,7 @@ def test_the_command_prints_what_the_weights_do(store):
     shown = run(app, ["credit", str(store.path)])
     assert shown.exit_code == 0, shown.output
     assert "with_surprisal" in shown.stdout
+    assert "cscr†" in shown.stdout
     assert "pooled: False" in shown.stdout
     assert uniform["rotation"] == 0
     assert cscr["rotation"] > 0

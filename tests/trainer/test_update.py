@@ -6,7 +6,7 @@ import torch
 
 from tests.reference.trainer import reference_log_probs, reference_loss
 from tokensense.credit import CATALOGUE
-from tokensense.credit.base import Evidence
+from tokensense.credit.evidence import Evidence
 from tokensense.trainer.batches import collect
 from tokensense.trainer.config import DAPO, DR_GRPO, GRPO, Objective
 from tokensense.trainer.loop import _copy

@@ -132,6 +132,7 @@ def credit(
 ) -> None:
     """Credit of every token under named rules, kept in the store; says what their weights do."""
     import tokensense as ts
+    from tokensense.credit.base import DAGGER
     from tokensense.credit.report import WEIGHT_NUMBERS
 
     del listed  # its callback has left
@@ -143,11 +144,11 @@ def credit(
     if as_json:
         typer.echo(json.dumps({"rules": rows, **found.attrs}, indent=1, default=str))
         return
+    for row, grade in zip(rows, found["grade"].values.tolist(), strict=True):
+        row["rule"] += DAGGER * (grade == "inferred")
     # Two tables, because one is too wide for a screen.
-    for section, shown in (
-        ("weights", WEIGHT_NUMBERS),
-        ("credit", set(table) - set(WEIGHT_NUMBERS)),
-    ):
+    others = set(table) - set(WEIGHT_NUMBERS)
+    for section, shown in (("weights", WEIGHT_NUMBERS), ("credit", others)):
         print_rows(
             [
                 {"section": section}
