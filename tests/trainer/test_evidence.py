@@ -10,7 +10,10 @@ from tokensense.errors import SchemaError
 from tokensense.freezing import freeze
 from tokensense.rollouts.trajectory import Imported, assemble
 from tokensense.trainer.batches import collect
-from tokensense.trainer.evidence import credited, plan_evidence
+from tokensense.trainer.evidence import SUPPLIED, credited, plan_evidence
+
+# Not `otb`: before the first uncertain token it divides sums of distances that are all rounding.
+RULES = sorted(name for name, rule in CATALOGUE.items() if rule.needs <= SUPPLIED and name != "otb")
 
 
 @pytest.fixture(scope="module")
@@ -26,10 +29,10 @@ def stored(policy, batch, tmp_path_factory):
     node = assemble(Imported(batch.problems, batch.traces), policy)
     freeze(made.archive(), node.assign_attrs(sampled_by_digest=policy.digest), append=False)
     made.probe(policy, ["opposed", "placebo"], frames=1)
-    return ts.assign_credit(made, sorted(CATALOGUE))
+    return ts.assign_credit(made, RULES)
 
 
-@pytest.mark.parametrize("rule", sorted(CATALOGUE))
+@pytest.mark.parametrize("rule", RULES)
 def test_what_is_trained_on_is_what_a_store_s_probes_give(policy, batch, stored, config, rule):
     config = replace(config, rule=rule)
     live = plan_evidence(policy, config.credit(), config)
@@ -37,7 +40,8 @@ def test_what_is_trained_on_is_what_a_store_s_probes_give(policy, batch, stored,
     truth = stored.sel(rule=rule)
     assert found.not_comparable == 0
     np.testing.assert_allclose(found.credit, truth["credit"].values, atol=1e-4)
-    np.testing.assert_allclose(found.weight, truth["weight"].values, atol=1e-4)
+    weight = np.full(found.credit.size, np.nan) if found.weight is None else found.weight
+    np.testing.assert_allclose(weight, truth["weight"].values, atol=1e-4)
 
 
 def test_nothing_is_scored_for_a_rule_that_reads_nothing(policy, batch, config):
@@ -55,7 +59,11 @@ def test_keys_go_on_from_step_to_step(policy, batch, config):
 
 def test_a_rollout_that_may_not_be_compared_keeps_its_advantage():
     rule = by_weight(
-        lambda evidence: evidence["z_pos"], needs=frozenset({"z_pos"}), source="", budget="free"
+        lambda evidence: evidence["z_pos"],
+        needs=frozenset({"z_pos"}),
+        source="",
+        budget="free",
+        grade="own",
     )
     evidence = Evidence(
         length=np.array([2, 1]),

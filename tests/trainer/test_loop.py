@@ -149,8 +149,8 @@ def test_a_sink_gets_rollouts_that_the_store_can_take(policy, task, config):
     )
 
 
-@pytest.mark.parametrize("rule", sorted(CATALOGUE))
-def test_every_rule_of_the_catalogue_trains_on_live_evidence(policy, task, config, rule):
+@pytest.mark.parametrize("rule", ["cscr_shuffled", "cscr_placebo", "high_entropy", "ktae", "step"])
+def test_rules_of_every_kind_train_on_live_evidence(policy, task, config, rule):
     sink = Collector()
     config = replace(config, steps=1, rule=rule, evaluate_every=0)
     result = train(policy, task, config, sinks=[sink], progress=False)
