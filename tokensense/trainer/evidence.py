@@ -33,7 +33,7 @@ from tokensense.probes import CATALOGUE
 from tokensense.probes.comparability import limits
 from tokensense.probes.conditions import Condition
 from tokensense.probes.contexts import Problems, prompts, survey
-from tokensense.schema import POSITIVE, Comparability
+from tokensense.schema import NO_STEP, POSITIVE, Comparability
 from tokensense.segments import broadcast, offsets
 from tokensense.trainer.batches import Batch
 from tokensense.trainer.config import TrainConfig
@@ -42,7 +42,9 @@ Token = Float64[np.ndarray, " token"]
 BASE_EVIDENCE = frozenset({"logp", "entropy", "distance"})
 # Probe -> what its two levels are called as evidence.
 SHIFTS = {"opposed": ("z_pos", "z_neg"), "placebo": ("placebo_pos", "placebo_neg")}
-SUPPLIED = BASE_EVIDENCE | {"key"} | {name for names in SHIFTS.values() for name in names}
+# Known of a rollout without a model.
+KNOWN = frozenset({"key", "group", "reward", "token_id", "step"})
+SUPPLIED = BASE_EVIDENCE | KNOWN | {name for names in SHIFTS.values() for name in names}
 
 
 class Credited(NamedTuple):
@@ -94,11 +96,12 @@ class Live:
         """
         arrays: dict[str, np.ndarray] = {"length": batch.length, "advantage": batch.advantage}
         usable = np.ones(len(batch.traces), dtype=bool)
-        if "key" in self.needs:
-            arrays["key"] = first_key + np.arange(len(batch.traces))
-        if self.needs - {"key"}:
+        if self.needs & KNOWN:
+            known = _known(batch, first_key)
+            arrays |= {name: known[name] for name in self.needs & KNOWN}
+        if self.needs - KNOWN:
             measured, usable = self._measured(policy, batch)
-            arrays |= {name: measured[name] for name in self.needs - {"key"}}
+            arrays |= {name: measured[name] for name in self.needs - KNOWN}
         return Evidence(**arrays), usable
 
     def _measured(
@@ -182,6 +185,24 @@ def credited(rule: Credit, evidence: Evidence, usable: Bool[np.ndarray, " rollou
         spread[own] = weights
     read: dict[str, Any] = {n: a for n, a in arrays.items() if n not in ("length", "advantage")}
     return Credited(credit, spread, read, int((~usable).sum()))
+
+
+def _known(batch: Batch, first_key: int) -> dict[str, np.ndarray]:
+    """What no model has to be asked for; step -1 where the task knows none."""
+    place = {problem.name: index for index, problem in enumerate(batch.problems)}
+    steps = [
+        np.full(len(trace.ids or ()), NO_STEP) if trace.token_steps is None else trace.token_steps
+        for trace in batch.traces
+    ]
+    ids = [np.array(trace.ids or (), np.int64) for trace in batch.traces]
+    nothing = np.zeros(0, np.int64)
+    return {
+        "key": first_key + np.arange(len(batch.traces)),
+        "group": np.array([place[trace.problem] for trace in batch.traces], np.int64),
+        "reward": batch.reward,
+        "token_id": np.concatenate([nothing, *ids]),
+        "step": np.concatenate([nothing, *steps]),
+    }
 
 
 def _base_evidence(base: Sequence[Scores]) -> dict[str, Token]:
