@@ -52,6 +52,8 @@ ALLOWED: dict[str, Allowed] = {
     "probes.replicas": Allowed(DESCRIPTION | {"models", "store"}),
     "probes.resample": Allowed(DESCRIPTION | {"models"}),
     "probes.ablate": Allowed(DESCRIPTION | {"models"}),
+    "probes.gradients": Allowed(DESCRIPTION | {"models"}, {"torch"}),
+    "probes.proxies": Allowed(DESCRIPTION | {"models"}, {"torch"}),
     "probes.overlap": Allowed(DESCRIPTION | {"models"}, {"torch"}),
     # downstream: arrays in, results out, never a model
     "stats": Allowed(GROUND, {"statsmodels"}),

@@ -8,7 +8,7 @@ import torch
 from hypothesis import strategies as st
 
 from tests.reference import credit as slow
-from tokensense.credit.evidence import PER_ROLLOUT, Evidence
+from tokensense.credit.evidence import PER_ROLLOUT, VECTORS, Evidence
 
 LIBRARIES = {"numpy": np.asarray, "torch": torch.as_tensor}
 
@@ -38,6 +38,7 @@ def arrays(length: list[int], *, seed: int = 0, ties: bool = False) -> dict[str,
         "span_drop": rng.normal(0, 1, tokens) * (rng.random(tokens) < 0.5),
         **{name: rng.exponential(1.0, tokens) for name in POSITIVE},
         **{name: rng.standard_t(2, tokens) / 3 for name in SHIFTS},
+        **{name: rng.normal(0.3, 1.0, (tokens, 3)) for name in sorted(VECTORS)},
     }
     if ties:
         found = {name: np.round(4 * array) / 4 for name, array in found.items()}

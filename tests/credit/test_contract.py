@@ -30,7 +30,7 @@ from tokensense.credit.base import (
     settings_of,
     weights_of,
 )
-from tokensense.credit.evidence import NOT_FLOAT, PER_ROLLOUT, SUPPLIERS, Evidence
+from tokensense.credit.evidence import NOT_FLOAT, PER_ROLLOUT, SUPPLIERS, VECTORS, Evidence
 from tokensense.errors import SchemaError
 from tokensense.segments import broadcast, segment_mean
 
@@ -47,12 +47,18 @@ BUDGET = {
         ],
         "rollout",
     ),
-    **dict.fromkeys(["gtpo_group", "covariance"], "batch"),
+    **dict.fromkeys(
+        [
+            *("gtpo_group", "covariance", "delta", "delta_hidden", "delta_hard", "delta_within"),
+            "delta_random",
+        ],
+        "batch",
+    ),
     "oracle": "sign",
     **dict.fromkeys(
         [
             *("nthr", "rlsd", "cepo", "ps_opd", "distilled_rl"),
-            *("high_entropy", "ar", "stare", "a3po", "tr_grpo"),
+            *("high_entropy", "ar", "stare", "a3po", "tr_grpo", "delta_unnormalized"),
         ],
         "bounded",
     ),
@@ -67,6 +73,7 @@ BUDGET = {
 # Between what the weights of the rules lie that are bounded.
 BOUNDS = {
     "nthr": (0, 1),
+    "delta_unnormalized": (0.8, 1.2),
     "rlsd": (0.9, 1.1),
     "cepo": (0.75, 1.25),
     "ps_opd": (0.25, 1),
@@ -89,6 +96,7 @@ WITHOUT_CONTRAST = {"vine", "opsd", "sdpo", "cal_opd", "otb"}
 # The settings at which a rule is plain GRPO, or why there are none.
 UNIFORM = {
     "uniform": {},
+    **{name: {"low": 1.0, "high": 1.0} for name in BUDGET if name.startswith("delta")},
     **{name: {"gamma": 0.0} for name in BUDGET if name.startswith("cscr")},
     "step": "its steps are as long as they are",
     "random": "it is random on purpose",
@@ -184,11 +192,11 @@ def test_credit_is_finite_and_never_turns_the_sign_unless_it_says_so(name, found
 @every_rule
 def test_extreme_evidence_gives_finite_credit(name):
     found = arrays([4, 3], seed=1)
-    for array in (*SHIFTS, *POSITIVE, "logp", "span_drop"):
+    for array in (*SHIFTS, *POSITIVE, *VECTORS, "logp", "span_drop"):
         found[array] = found[array] * 1e4
     assert np.isfinite(CATALOGUE[name].assign(told(name, found))).all()
-    for array in (*SHIFTS, *POSITIVE, "distance", "hellinger", "span_drop"):
-        found[array] = np.zeros(7)
+    for array in (*SHIFTS, *POSITIVE, *VECTORS, "distance", "hellinger", "span_drop"):
+        found[array] = np.zeros_like(found[array])
     assert np.isfinite(CATALOGUE[name].assign(told(name, found))).all()
 
 
@@ -273,7 +281,10 @@ def test_masked_tokens_get_nothing_and_change_nothing(name, found, random):
     mask = np.array([random.random() < 0.6 for _ in found["logp"]], dtype=bool)
     # What stands at masked places is anything, even nothing.
     empty = {n: np.nan if n not in NOT_FLOAT else found[n].dtype.type(1) for n in found}
-    holes = {n: a if n in PER_ROLLOUT else np.where(mask, a, empty[n]) for n, a in found.items()}
+    holes = {
+        n: a if n in PER_ROLLOUT else np.where(mask if a.ndim == 1 else mask[:, None], a, empty[n])
+        for n, a in found.items()
+    }
     holes["mask"] = mask
     owner = np.repeat(np.arange(len(found["length"])), found["length"])
     short = {n: a if n in PER_ROLLOUT else a[mask] for n, a in found.items()}

@@ -96,3 +96,50 @@ def lampo(told: dict[str, list]) -> list[float]:
             total += gap / (1 + math.exp(sign * (means[own] - means[other])))
         credit += [total / len(others) if others else 0.0] * count
     return credit
+
+
+def delta(vectors, advantage, *, refinements=1, low=0.8, high=1.2, refreshed=False):
+    """DelTA by distances, one token after the other."""
+    sides = {s: [t for t, a in enumerate(advantage) if a * s > 0] for s in (1, -1)}
+    dims = range(len(vectors[0]))
+
+    def means(alpha):
+        found = {}
+        for s, own in sides.items():
+            total = sum(abs(advantage[t]) * alpha[t] for t in own)
+            found[s] = [
+                sum(abs(advantage[t]) * alpha[t] * vectors[t][d] for t in own) / total for d in dims
+            ]
+        return found
+
+    def margins(mu):
+        found = {}
+        for s, own in sides.items():
+            for t in own:
+                far, near = (
+                    sum((vectors[t][d] - mu[side][d]) ** 2 for d in dims) for side in (-s, s)
+                )
+                found[t] = far - near
+        return found
+
+    def spreads(margin):
+        found = {}
+        for s, own in sides.items():
+            mean = sum(margin[t] for t in own) / len(own)
+            found[s] = max(sum((margin[t] - mean) ** 2 for t in own) / len(own), 1e-8) ** 0.5
+        return found
+
+    def alphas(margin, gamma):
+        return {
+            t: 1 / (1 + math.exp(-margin[t] / gamma[s])) for s, own in sides.items() for t in own
+        }
+
+    margin = margins(means(dict.fromkeys(range(len(vectors)), 1.0)))
+    gamma = spreads(margin)
+    for _ in range(refinements):
+        alpha = alphas(margin, spreads(margin) if refreshed else gamma)
+        gamma = spreads(margin)
+        margin = margins(means(alpha))
+    alpha = alphas(margin, spreads(margin) if refreshed else gamma)
+    lam = [low + (high - low) * alpha[t] if t in alpha else low for t in range(len(vectors))]
+    return [x * len(lam) / sum(lam) for x in lam]

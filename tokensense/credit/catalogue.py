@@ -6,6 +6,7 @@ Gives  CATALOGUE: name -> Credit. Formulas, departures and settings stand beside
 from tokensense.credit import (
     contrastive,
     cscr,
+    delta,
     modulation,
     optimal,
     outcome,
@@ -31,6 +32,7 @@ def _other(
 
 
 _CONTROL = "own control of arXiv:2607.27888 (methods/cscr.md section 5.8)"
+_DELTA = "DelTA, arXiv:2605.21467"
 _GCPO = "GCPO, arXiv:2605.29198"
 
 CATALOGUE: dict[str, Credit] = {
@@ -338,4 +340,17 @@ CATALOGUE: dict[str, Credit] = {
         grade="code",
         signal_without_contrast=True,
     ),
+    # delta
+    "delta": _times(delta.Delta(), "row_gradient", _DELTA, grade="certain", budget="batch"),
+    "delta_hidden": _times(
+        delta.HiddenGradient(), "hidden_gradient", _DELTA, grade="second-hand", budget="batch"
+    ),
+    "delta_hard": _times(delta.Hard(), "row_gradient", _DELTA, grade="certain", budget="batch"),
+    "delta_unnormalized": _times(
+        delta.Unnormalized(), "row_gradient", _DELTA, grade="certain", budget="bounded"
+    ),
+    "delta_within": _times(
+        delta.WithinSide(), "row_gradient", _DELTA, grade="inferred", budget="batch"
+    ),
+    "delta_random": _times(delta.RandomRange(), "key", _DELTA, grade="certain", budget="batch"),
 }

@@ -72,6 +72,8 @@ SUPPLIERS: dict[str, Supplier] = {
     "hellinger": Supplier("full distributions of a pass of the reference policy, by hand", 1),
     "ratio": Supplier("the trainer: the current policy's pass, which it makes anyway", 0),
     "learning_value": Supplier("two passes, before and after a probe step on held-out rollouts", 2),
+    "row_gradient": Supplier("hidden states of the base pass, `probes.proxies`", 1),
+    "hidden_gradient": Supplier("hidden states and the head, `probes.proxies`", 1),
     "right_influence": Supplier("hidden states and full distributions of the base pass", 0),
     "value_gain": Supplier("continuations of every prefix, `probes.resample`", None),
     "span_drop": Supplier("a pass a span without it, `probes.ablate`", None),
@@ -79,6 +81,8 @@ SUPPLIERS: dict[str, Supplier] = {
     "answer_saliency": Supplier("one pass with gradients to the embeddings; no probe yet", 3),
 }
 PER_ROLLOUT = frozenset({"length", "advantage", "key", "group", "reward"})
+# Arrays with a vector for each token.
+VECTORS = frozenset({"row_gradient", "hidden_gradient"})
 NOT_FLOAT = frozenset({"length", "key", "group", "token_id", "step", "planted"})
 
 
@@ -123,6 +127,8 @@ class Evidence:
         hellinger: (token) squared Hellinger distance 1 - sum of sqrt(p p_reference), in [0, 1].
         ratio: (token) p under the policy being updated over p under the one that sampled.
         learning_value: (token) <grad log p(token), G>, G the held-out gradient of expected reward.
+        row_gradient: (token, dim) gradient of log p by the token's own row of the head, (1 - p) h.
+        hidden_gradient: (token, dim) gradient of log p by the head's input, W[y] - sum_j p_j W[j].
         right_influence: (token) sum over the tokens of the group's right responses of
             <onehot - p, onehot' - p'> <h, h'>, h the vector that enters the head.
         value_gain: (token) expected reward after the token's step minus that before it.
@@ -161,13 +167,15 @@ class Evidence:
     hellinger: Float[Array, " _token"] | None = None
     ratio: Float[Array, " _token"] | None = None
     learning_value: Float[Array, " _token"] | None = None
+    row_gradient: Float[Array, "_token _dim"] | None = None
+    hidden_gradient: Float[Array, "_token _dim"] | None = None
     right_influence: Float[Array, " _token"] | None = None
     value_gain: Float[Array, " _token"] | None = None
     span_drop: Float[Array, " _token"] | None = None
     answer_kl: Float[Array, " _token"] | None = None
     answer_saliency: Float[Array, " _token"] | None = None
 
-    def __getitem__(self, name: str) -> Shaped[Array, " _any"]:
+    def __getitem__(self, name: str) -> Shaped[Array, "..."]:
         found = getattr(self, name)
         if found is None:
             raise SchemaError(
@@ -176,7 +184,7 @@ class Evidence:
             )
         return found
 
-    def given(self) -> dict[str, Shaped[Array, " _any"]]:
+    def given(self) -> dict[str, Shaped[Array, "..."]]:
         """All arrays that are there, by name."""
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: array for name, array in found.items() if array is not None}
@@ -218,7 +226,7 @@ def own_tokens(evidence: Evidence) -> Evidence:
         xp = array_namespace(mask)
         own = xp.nonzero(mask)[0]
         arrays = {
-            name: array if name in PER_ROLLOUT else xp.take(array, own)
+            name: array if name in PER_ROLLOUT else xp.take(array, own, axis=0)
             for name, array in arrays.items()
         }
         arrays["length"] = segment_sum(mask, arrays["length"])
@@ -245,7 +253,7 @@ def _require_sizes(arrays: dict[str, Array]) -> None:
     sizes = {"rollout": arrays["length"].shape[0], "token": int(offsets(arrays["length"])[-1])}
     for name, array in arrays.items():
         dim = "rollout" if name in PER_ROLLOUT else "token"
-        if tuple(array.shape) != (sizes[dim],):
+        if array.ndim != 1 + (name in VECTORS) or array.shape[0] != sizes[dim]:
             raise SchemaError(
                 f"evidence `{name}` needs one entry a {dim}, {sizes[dim]} by `length`; its shape "
                 f"is {tuple(array.shape)}. Take all evidence from the same rollouts."

@@ -140,7 +140,7 @@ def read_rows(
         SchemaError: as `score`.
     """
     require_range("tokens_per_row", float(tokens_per_row), 1.0, 2.0**40)
-    _require_scorable(policy, branches)
+    require_scorable(policy, branches)
     chosen = resolved_path(policy, path)
     if compiled:
         _require_compilable(policy, chosen)
@@ -275,8 +275,16 @@ def evaluation(model: PreTrainedModel) -> Iterator[None]:
             module.training = True
 
 
-def _require_scorable(policy: Policy, branches: Sequence[Branch]) -> None:
-    """Check every branch before the first forward pass."""
+def require_scorable(policy: Policy, branches: Sequence[Branch]) -> None:
+    """Check every branch before the first forward pass.
+
+    Args:
+        policy: scores.
+        branches: contexts and responses.
+
+    Raises:
+        PolicyError: a context is empty, a branch is too long, or an id is outside the head.
+    """
     width = policy.head_width
     for number, branch in enumerate(branches):
         length = len(branch.context) + len(branch.response)
