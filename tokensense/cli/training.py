@@ -3,7 +3,6 @@
 Source: own work.
 """
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from tokensense.cli.common import Device, Dtype, Json, Model, app, friendly, show
-from tokensense.errors import InputError
 from tokensense.screen import lines
 
 
@@ -51,10 +49,10 @@ def train(
     """Train a copy of the policy on the credit of a rule; goes on where it stopped."""
     import tokensense as ts
     from tokensense.trainer import loop
-    from tokensense.trainer.config import TrainConfig
+    from tokensense.trainer.config import TrainConfig, read_config
     from tokensense.trainer.problems import planted
 
-    made = TrainConfig.from_json({} if config is None else _read(config))
+    made = TrainConfig() if config is None else read_config(config)
     given: dict[str, Any] = {"rule": rule, "steps": steps, "seed": seed}
     made = replace(made, **{name: v for name, v in given.items() if v is not None})
     result = loop.train(
@@ -87,23 +85,6 @@ def _told(records: list[dict[str, Any]], *, stopped: str) -> dict[str, Any]:
     }
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """A JSON object of settings."""
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as cause:
-        raise InputError(
-            f"a JSON file of settings is needed; {path} cannot be read: {cause}. Write it as "
-            "TrainConfig.as_json() has it."
-        ) from cause
-    if not isinstance(found, dict):
-        raise InputError(
-            f"a JSON object of settings is needed; {path} holds {type(found).__name__}. Write it "
-            "as TrainConfig.as_json() has it."
-        )
-    return found
-
-
 def _sizes(pairs: list[str]) -> dict[str, Any]:
     """`name=number` options; whole numbers stay whole."""
     found: dict[str, Any] = {}
@@ -112,7 +93,7 @@ def _sizes(pairs: list[str]) -> dict[str, Any]:
         try:
             found[name] = int(text) if text.lstrip("-").isdecimal() else float(text)
         except ValueError as cause:
-            raise InputError(
+            raise typer.BadParameter(
                 f"--size needs name=number, as lookups=3; it is {pair!r}. Give one a size."
             ) from cause
     return found

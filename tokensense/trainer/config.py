@@ -1,7 +1,8 @@
 """All that decides a training run besides the policy and the problems.
 
 Reads  numbers and names.
-Gives  TrainConfig and the Objective in it; GRPO, DAPO, DR_GRPO, the published objectives.
+Gives  TrainConfig and the Objective in it, read_config; GRPO, DAPO, DR_GRPO, the published
+       objectives.
 Sign   none: nothing here is signed.
 
 A config is data: frozen, checked when it is made, and plain JSON both ways, so that a checkpoint
@@ -11,16 +12,18 @@ Source: GRPO, arXiv:2402.03300; DAPO, arXiv:2503.14476; Dr. GRPO, arXiv:2503.207
        the estimators of J. Schulman's note "Approximating KL divergence" (2020).
 """
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from tokensense.checks import require_member, require_range
 from tokensense.credit import CATALOGUE
 from tokensense.credit.advantages import ADVANTAGES, DDOF, EPS
 from tokensense.credit.base import Credit, adjusted
-from tokensense.errors import SchemaError
+from tokensense.errors import InputError, SchemaError
 
 NORMALIZERS = ("token", "sequence", "constant")
 KL_FORMS = ("none", "k1", "k3")
@@ -201,6 +204,31 @@ class TrainConfig:
             for name in mine
             if name not in FREE_ON_RESUME and mine[name] != theirs[name]
         ]
+
+
+def read_config(path: Path) -> TrainConfig:
+    """The settings of a JSON file, as `TrainConfig.as_json` has them; what it lacks is default.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        InputError: it cannot be read, or holds no JSON object.
+        SchemaError: a field is unknown or its value not allowed.
+    """
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as cause:
+        raise InputError(
+            f"a JSON file of settings is needed; {path} cannot be read: {cause}. Write it as "
+            "`TrainConfig.as_json` has it."
+        ) from cause
+    if not isinstance(found, dict):
+        raise InputError(
+            f"a JSON object of settings is needed; {path} holds {type(found).__name__}. Write it "
+            "as `TrainConfig.as_json` has it."
+        )
+    return TrainConfig.from_json(found)
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 (any JSON value)
