@@ -18,7 +18,7 @@ from tokensense.segments import segment_sum
 from tokensense.tasks import tables
 from tokensense.tasks.tables_values import prefix_values
 
-SMALL = replace(study.TINY, batches=2, shared=1, problems=3, reference=6, check=2)
+SMALL = replace(study.TINY, batches=2, shared=1, problems=4, reference=16, check=2)
 
 
 @pytest.fixture(scope="module")
