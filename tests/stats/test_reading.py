@@ -173,3 +173,25 @@ def test_below_six_frames_the_statement_says_for_these_wordings():
     assert "5 frames: for these wordings" in triple.attrs["statement"]
     # t interval on problem values, as for everything that draws problems alone
     assert triple.method.sel(statistic="lambda", term="verdict") == Method.T_INTERVAL
+
+
+def test_with_two_word_pairs_a_family_the_items_are_sentences_times_pairs():
+    plain = made_up_tokens(problems=9, length=(3, 9), frames=6, scenario="signal")
+    # The same contrasts, said to come from three sentences with two word pairs each.
+    frame = plain["frame"].values.astype(object)
+    wording = plain["wording"].values.astype(object)
+    for place, name in enumerate(frame):
+        if plain["level"].values[place] in ("pos", "neg"):
+            number = int(str(name)[1:])
+            frame[place], wording[place] = f"f{number // 2}", f"w{number % 2}"
+    crossed = plain.assign_coords(
+        frame=("condition", frame.astype(str)), wording=("condition", wording.astype(str))
+    )
+    triple, family = found_in(crossed)
+    expected, _ = found_in(plain)
+    np.testing.assert_allclose(
+        triple.estimate.sel(statistic="lambda"), expected.estimate.sel(statistic="lambda")
+    )
+    assert len(json.loads(family.attrs["frames"])) == 6
+    assert "one word pair" not in family.attrs["statement"]
+    assert "one word pair in every sentence" in expected.attrs["statement"]

@@ -41,6 +41,9 @@ def probe(
     families: Annotated[
         int | None, typer.Option("--families", min=1, help="Placebo families; usually 9.")
     ] = None,
+    wordings: Annotated[
+        int, typer.Option("--wordings", min=1, help="Word pairs of the verdict and each family.")
+    ] = 1,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Tokens, memory and time that it takes; 10 s.")
     ] = False,
@@ -61,6 +64,7 @@ def probe(
         name=name,
         frames=frames,
         families=families,
+        wordings=wordings,
         dry_run=dry_run,
     )
     if os.environ.get("RANK", "0") == "0":  # one of several processes speaks for all

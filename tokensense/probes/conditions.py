@@ -101,7 +101,7 @@ class Builder(Protocol):
             encoder: the policy that will score.
             frames: sentences around each word; None for 6, or all of fewer.
             families: irrelevant word pairs; None for 9, or all of fewer.
-            wordings: verdict word pairs.
+            wordings: word pairs of the verdict, and of each placebo family.
 
         Raises:
             ConditionError: the bank has fewer, the tokenizer leaves fewer of equal token count, or
@@ -211,18 +211,17 @@ def placebo(
         encoder: whose tokenizer.
         frames: sentences; the first ones, as for `opposed`.
         families: word pairs, each of another family; the English bank has 27.
-        wordings: not used.
+        wordings: word pairs of each family; the English bank has 2 or 3.
 
     Returns:
-        Conditions family by family, frame by frame, `pos` before `neg`. Families whose words are as
-        long as the verdict's come first.
+        Conditions family by family, pair by pair, frame by frame, `pos` before `neg`. Families
+        whose words are as long as the verdict's come first.
 
     Raises:
         ConditionError: fewer than `families` have a pair of equal token count; it lists the counts.
     """
-    del wordings
     counter, chosen = framed(encoder, frames)
-    return _crossed(placebo_pairs(counter, chosen, families), chosen)
+    return _crossed(placebo_pairs(counter, chosen, families, wordings=wordings), chosen)
 
 
 def neutral(
