@@ -1,11 +1,16 @@
 """Are verdicts read at all? Verdicts against 19 irrelevant word pairs in the same six sentences.
 
     python -m studies.placebo_bank bank --traces ../shared/data/processbench_gsm8k.jsonl
+    python -m studies.placebo_bank content --traces ../shared/data/processbench_gsm8k.jsonl
     python -m studies.placebo_bank answers --traces ../shared/data/gsm8k_model_solutions.jsonl
 
 `bank` (endpoint E1): the opening steps of 60 ProcessBench traces, whole steps of up to 100 tokens,
 under 12 verdict and 228 placebo conditions; some 1.2 million scored tokens. Rewards and labels of
 its store are those of the steps kept: right means no wrong step among them.
+`content` (E1 again): with one word pair a family, as in `bank`, any word is consistent over
+sentences; here the verdict and nine families have two pairs each in three sentences, so that what
+is consistent is what the words mean. 30 openings, some .27 million scored tokens. Planned after
+`bank` was seen.
 `answers` (endpoint E2): all 900 GSM8K questions with four solutions each, verdicts and one
 placebo family in one sentence; some 1.5 million scored tokens.
 
@@ -41,6 +46,7 @@ class Config:
         opening: most tokens of the steps that are kept of a trace; None for whole traces.
         frames: sentences around each word.
         families: placebo families.
+        wordings: word pairs of the verdict and of each family.
         resamples: of the bootstrap.
         seed: of the choice of traces and of the bootstrap.
     """
@@ -50,12 +56,14 @@ class Config:
     opening: int | None
     frames: int
     families: int
+    wordings: int = 1
     resamples: int = 10_000
     seed: int = 0
 
 
 CONFIGS = {
     "bank": Config("processbench", limit=60, opening=100, frames=6, families=19),
+    "content": Config("processbench", limit=30, opening=100, frames=3, families=9, wordings=2),
     "answers": Config("gsm8k_solutions", limit=None, opening=None, frames=1, families=1),
 }
 TINY: dict[str, Any] = {"limit": 8, "frames": 2, "families": 3, "resamples": 500}
@@ -102,7 +110,13 @@ def main(config: Config, *, traces: Path, model: str, out: Path) -> None:
     limit = None if config.opening else config.limit
     study.ingest(file, format=config.format, policy=policy, limit=limit)
     probes = ("opposed", "placebo")
-    study.probe(policy, probes, frames=config.frames, families=config.families)
+    study.probe(
+        policy,
+        probes,
+        frames=config.frames,
+        families=config.families,
+        wordings=config.wordings,
+    )
     ts.analyze(study, resamples=config.resamples, seed=config.seed)
     for row in study.table():
         print(*row, sep="  |  ")

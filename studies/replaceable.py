@@ -34,7 +34,8 @@ from tqdm import tqdm
 
 import tokensense as ts
 from tokensense.errors import StatisticsError
-from tokensense.models.head import head_of, top_log_probs
+from tokensense.models.distribution import top_log_probs
+from tokensense.models.head import head_of
 from tokensense.models.plan import Branch
 from tokensense.models.policy import Policy
 from tokensense.models.scorer import read_rows

@@ -12,7 +12,7 @@ from tests.probes.tiny import tiny_policy
 from tests.reference import credit as slow
 from tests.stats.builders import made_up_tokens
 from tests.test_study import FIELDS, write_traces
-from tokensense.assignment import credit_of
+from tokensense.assignment import compare_rules, credit_of
 from tokensense.cli import app
 from tokensense.credit import CATALOGUE
 from tokensense.credit.base import adjusted
@@ -151,6 +151,37 @@ def test_missing_evidence_names_the_probe(tokens):
         credit_of(without["placebo"], rollouts, rules=["cscr_placebo"])
 
 
+def test_rules_are_compared_over_the_tokens_that_all_have(tokens):
+    names = ["uniform", "cscr", "cscr_surprisal", "ar", "rlsd"]
+    told = probed(tokens.copy(deep=True), placebo_0="answer")
+    told["comparable"][told["probe"].values == "answer", 2] = False
+    found = credit_of(told, rollouts_of(tokens), rules=names)
+    compared = compare_rules(found)
+    assert compared["score"].values.tolist() == [*names, "surprisal", "entropy", "position"]
+    matrix = compared["correlation"].values
+    assert np.isnan(matrix[0]).all()  # uniform has nothing to rank
+    np.testing.assert_allclose(matrix, matrix.T, atol=1e-12)
+    alone = np.diag(matrix)[1:]
+    np.testing.assert_allclose(alone[np.isfinite(alone)], 1, rtol=1e-12)
+    # AR falls with surprisal alone, and so does CSCR dealt by surprisal, but for its ties.
+    ar = compared["correlation"].sel(score="ar")
+    silent = (found["advantage"] == 0).any().item()
+    assert ar.sel(other="surprisal") == pytest.approx(-1, abs=1e-9) or silent
+    assert ar.sel(other="cscr_surprisal") > 0.5
+    named = {tuple(pair[:2]) for pair in json.loads(compared.attrs["twins"])}
+    high = np.argwhere(np.triu(matrix > 0.95, k=1))
+    scores = compared["score"].values
+    assert named == {(scores[i], scores[j]) for i, j in high}
+    np.testing.assert_allclose(compared["tokens"].sum(), 1, rtol=1e-12)
+    np.testing.assert_allclose(compared["mass"].sum("kind"), 1, rtol=1e-12)
+    kept = np.isfinite(found["credit"].sel(rule="rlsd").values)
+    assert not kept.all()
+    kinds = found["kind"].values[kept]
+    size = abs(found["advantage"].values[kept])
+    expected = [size[kinds == kind].sum() / size.sum() for kind in compared["kind"].values]
+    np.testing.assert_allclose(compared["mass"].sel(rule="uniform"), expected, rtol=1e-12)
+
+
 def probed(tokens, **probes):
     """The same scores, as if the placebo families had been other probes."""
     coords = {}
@@ -199,6 +230,21 @@ def test_a_rollout_reads_the_siblings_that_it_may_be_shown(tokens):
     assert np.isnan(found[owner == 1]).all()
     rest = owner > 1
     np.testing.assert_allclose(found[rest], np.log(np.exp(shifts).mean(axis=0))[rest], atol=1e-12)
+
+
+def test_the_reference_has_no_opposite(tokens):
+    with pytest.raises(StatisticsError, match="Run the probe `reference` first"):
+        credit_of(tokens, rollouts_of(tokens), rules=["opsd"])
+    place = int(np.flatnonzero(tokens["family"].values == "placebo-0")[0])
+    opposite = tokens["family"].values == "placebo-0"
+    opposite[place] = False
+    told = probed(tokens, placebo_0="reference").isel(condition=~opposite)
+    level = told["level"].values.astype("U10")
+    level[told["probe"].values == "reference"] = "none"
+    told = told.assign_coords(level=("condition", level))
+    found = credit_of(told, rollouts_of(tokens), rules=["opsd"])["credit"].values[0]
+    logp = tokens["logp"].values.astype(np.float64)
+    np.testing.assert_allclose(found, logp[place] - logp[0], rtol=1e-12)
 
 
 def test_planted_tokens_are_right_digits_and_first_wrong_tokens(tokens):
@@ -292,7 +338,26 @@ def test_the_command_prints_what_the_weights_do(store):
     shown = run(app, ["credit", str(store.path)])
     assert shown.exit_code == 0, shown.output
     assert "with_surprisal" in shown.stdout
+    assert "cscr†" in shown.stdout
     assert "pooled: False" in shown.stdout
+    assert uniform["rotation"] == 0
+    assert cscr["rotation"] > 0
+    listed = run(app, ["credit", "--list"])
+    assert listed.exit_code == 0, listed.output
+    assert "ep_grpo†" in listed.stdout
+    assert "inferred (†): a reconstruction" in listed.stdout
     lacking = run(app, ["credit", str(store.path), "--rule", "cscr_placebo"])
     assert lacking.exit_code == 2
     assert "Run the probe `placebo` first" in lacking.stderr
+
+
+def test_the_reference_solution_is_read_from_its_own_probe(tokens):
+    probe = tokens["probe"].values.astype(object)
+    place = next(i for i, name in enumerate(probe) if name == "opposed")
+    probe[place] = "reference"
+    tokens = tokens.assign_coords(probe=("condition", probe.astype(str)))
+    found = credit_of(tokens, rollouts_of(tokens), rules=["opsd"])
+    shift = (tokens["logp"][place] - tokens["logp"].sel(condition="base")).values
+    np.testing.assert_allclose(found["credit"].sel(rule="opsd"), shift, atol=1e-6)
+    with pytest.raises(StatisticsError, match="Run the probe `reference` first"):
+        credit_of(tokens.isel(condition=probe != "reference"), rollouts_of(tokens), rules=["opsd"])

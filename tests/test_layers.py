@@ -60,6 +60,10 @@ ALLOWED: dict[str, Allowed] = {
     "credit": Allowed(GROUND),
     "adapters": Allowed(GROUND | {"models", "credit", "stats"}, {"torch", "trl", "verl"}),
     "figures": Allowed({"schema", "errors", "checks"}, {"matplotlib"}),
+    # the trainer knows no store: rollouts and numbers go to a sink
+    "trainer": Allowed(
+        GROUND | {"tasks", "models", "rollouts", "probes", "credit", "stats"}, {"torch"}
+    ),
     # the top puts parts together; two views of what a store holds are too large for `study`
     "flat": Allowed(GROUND | {"rollouts"}),
     "summary": Allowed(GROUND | {"rollouts", "store", "flat"}),
@@ -82,17 +86,8 @@ ALLOWED: dict[str, Allowed] = {
     "report": Allowed({"figures", "study"}),
     "doctor": Allowed({"errors", "models", "probes", "store"}, {"torch"}),
     "cli": Allowed(
-        {
-            "tokensense",
-            "errors",
-            "demo",
-            "doctor",
-            "report",
-            "screen",
-            "store",
-            "importing",
-            "stats",
-        }
+        {"tokensense", "errors", "demo", "doctor", "report", "screen", "store", "importing"}
+        | {"stats", "trainer", "credit"}
     ),
     "__main__": Allowed({"cli"}),
     "__init__": Allowed({"study", "assignment", "models", "figures"}),

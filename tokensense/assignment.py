@@ -22,7 +22,15 @@ from tokensense.credit import CATALOGUE
 from tokensense.credit.advantages import ADVANTAGES, DDOF, EPS
 from tokensense.credit.base import BUDGETS, Credit, settings_of, weights_of
 from tokensense.credit.evidence import PER_ROLLOUT, SUPPLIERS, Evidence
-from tokensense.credit.report import WEIGHT_NUMBERS, weight_numbers
+from tokensense.credit.report import (
+    CREDIT_NUMBERS,
+    WEIGHT_NUMBERS,
+    credit_numbers,
+    mass_by_kind,
+    rank_correlations,
+    twins,
+    weight_numbers,
+)
 from tokensense.errors import StatisticsError
 from tokensense.gathering import Gathered, gather
 from tokensense.segments import broadcast
@@ -46,6 +54,7 @@ LEFT_OUT = {
     "not_comparable": "rollouts left out because what the rule reads may not be compared with base",
 }
 SURPRISAL = {"units": "nats", "description": "-log p under base"}
+ENTROPY = {"units": "nats", "description": "of the next-token distribution under base"}
 
 
 def assign_credit(
@@ -96,8 +105,9 @@ def credit_of(
 
     Returns:
         `credit` and `weight` (rule, token), NaN where a rollout was left out, and `weight` where
-        the rule does not multiply; `advantage` and `surprisal` (token); `length` (rollout); the
-        numbers of `credit.report.WEIGHT_NUMBERS`, and counts of rollouts left out by reason (rule).
+        the rule does not multiply; `advantage`, `surprisal` and `entropy` (token); `length`
+        (rollout); the numbers of `credit.report.WEIGHT_NUMBERS` and `CREDIT_NUMBERS`, and counts of
+        rollouts left out by reason (rule).
         Coordinates of a token as in `Study.tokens()`; of a rule: form, budget, source, grade,
         settings, evidence. Attributes: which advantage, `pooled`, groups without contrast.
 
@@ -114,6 +124,41 @@ def credit_of(
     gathered.arrays["advantage"] = values
     assigned = {name: _assigned(rule, gathered) for name, rule in chosen.items()}
     return _dataset(assigned, chosen, gathered, tokens=tokens, attrs=said)
+
+
+def compare_rules(credit: xr.Dataset) -> xr.Dataset:
+    """Which rules choose the same tokens, or only those that a simple score would choose.
+
+    Args:
+        credit: of `credit_of`.
+
+    Returns:
+        `correlation` (score, other): of ranks within rollouts, over tokens that every rule has
+        credit for, of credit along the advantage's sign; scores are the rules, surprisal, entropy
+        and position. `mass` (rule, kind) and `tokens` (kind): shares. Attribute `twins`: pairs of
+        scores above .95, as JSON.
+    """
+    names, owner = credit["rule"].values.tolist(), credit["rollout"].values
+    along = credit["credit"].values * np.sign(credit["advantage"].values)
+    kept = np.isfinite(along).all(axis=0)
+    length = np.unique(owner[kept], return_counts=True)[1].astype(np.int64)
+    scores = dict(zip(names, along[:, kept], strict=True))
+    scores |= {name: credit[name].values[kept] for name in ("surprisal", "entropy")}
+    scores["position"] = np.arange(length.sum()) - broadcast(np.cumsum(length) - length, length)
+    scores = {name: score.astype(np.float64) for name, score in scores.items()}
+    matrix = rank_correlations(scores, length)
+    kinds = [mass_by_kind(row[kept], credit["kind"].values[kept]) for row in along]
+    columns = list(kinds[0])
+    mass = [[found[kind]["credit"] for kind in columns] for found in kinds]
+    return xr.Dataset(
+        {
+            "correlation": (("score", "other"), matrix, {"units": "1"}),
+            "mass": (("rule", "kind"), np.array(mass).reshape(len(names), -1), {"units": "1"}),
+            "tokens": ("kind", [kinds[0][kind]["tokens"] for kind in columns], {"units": "1"}),
+        },
+        coords={"score": list(scores), "other": list(scores), "rule": names, "kind": columns},
+        attrs={"twins": json.dumps(twins(list(scores), matrix))},
+    )
 
 
 def _chosen(rules: Sequence[str] | Mapping[str, Credit]) -> dict[str, Credit]:
@@ -173,15 +218,18 @@ def _assigned(rule: Credit, gathered: Gathered) -> dict[str, Any]:
             for name in ("length", "advantage", *rule.needs)
         }
     )
-    weights = weights_of(rule, evidence)
+    weights, credit = weights_of(rule, evidence), rule.assign(evidence)
     found: dict[str, Any] = {
-        "credit": _with_gaps(rule.assign(evidence), own),
+        "credit": _with_gaps(credit, own),
         "weight": _with_gaps(weights, own),
         "undecided": int((~decided).sum()),
         "not_comparable": int((decided & ~comparable).sum()),
     }
-    surprisal = -arrays["logp"][own]
-    return found | weight_numbers(weights, surprisal, evidence.length)
+    surprisal, distance = -arrays["logp"][own], arrays["distance"][own]
+    of_credit = credit_numbers(
+        credit, evidence.spread(), distance, length=np.asarray(evidence.length)
+    )
+    return found | weight_numbers(weights, surprisal, evidence.length) | of_credit
 
 
 def _with_gaps(
@@ -212,10 +260,11 @@ def _dataset(
         "weight": (("rule", "token"), stacked("weight"), WEIGHT),
         "advantage": ("token", broadcast(arrays["advantage"], arrays["length"]), ADVANTAGE),
         "surprisal": ("token", -arrays["logp"], SURPRISAL),
+        "entropy": ("token", arrays["entropy"], ENTROPY),
         "length": ("rollout", arrays["length"], {"units": "tokens", "sample_dimension": "token"}),
         **{
             name: ("rule", stacked(name), {"units": "1", "description": meaning})
-            for name, meaning in (WEIGHT_NUMBERS | LEFT_OUT).items()
+            for name, meaning in (WEIGHT_NUMBERS | CREDIT_NUMBERS | LEFT_OUT).items()
         },
     }
     facts = {
@@ -245,7 +294,7 @@ def _node(credit: xr.Dataset, name: str) -> xr.Dataset:
     one = credit.sel(rule=name)
     facts = {str(n): array.item() for n, array in one.coords.items() if array.dims == ()}
     facts["budget_meaning"] = BUDGETS[facts["budget"]]
-    kept = one[["credit", "weight", "advantage", *WEIGHT_NUMBERS, *LEFT_OUT]].reset_coords(
-        drop=True
-    )
+    kept = one[
+        ["credit", "weight", "advantage", *WEIGHT_NUMBERS, *CREDIT_NUMBERS, *LEFT_OUT]
+    ].reset_coords(drop=True)
     return kept.assign_attrs({**credit.attrs, **facts})

@@ -80,6 +80,8 @@ def gather(
     base = _of_all(sample.comparable[sample.base], length)
     found = Gathered(arrays, dict.fromkeys(("logp", "entropy", "distance"), base), {})
     _add_shifts(found, sample, length, needed=needed)
+    if "reference" in needed:
+        _add_reference(found, sample, length)
     return found
 
 
@@ -109,6 +111,20 @@ def _add_shifts(
                 found.arrays[name] = shift
                 found.usable[name] = _of_all(usable, length)
                 found.said[name] = f"mean of {', '.join(pair.name for pair in pairs)}"
+
+
+def _add_reference(found: Gathered, sample: Sample, length: np.ndarray) -> None:
+    """Add the shift under the reference solution: a condition without a side."""
+    labels = sample.labels
+    shown = [i for i, probe in enumerate(labels["probe"]) if probe == "reference"]
+    if not shown:
+        raise StatisticsError(
+            "the evidence `reference` needs the probe `reference`; probes are "
+            f"{sorted(set(map(str, labels['probe'])))}. Run the probe `reference` first."
+        )
+    found.arrays["reference"] = np.mean([sample.shift(i) for i in shown], axis=0)
+    found.usable["reference"] = _of_all(np.asarray(sample.comparable[shown].all(axis=0)), length)
+    found.said["reference"] = "the reference solution shown"
 
 
 def _pairs_needed(sample: Sample, needed: frozenset[str]) -> dict[tuple[str, str], list[Pair]]:

@@ -28,6 +28,7 @@ def chosen(
     name: str,
     frames: int | None,
     families: int | None,
+    wordings: int,
 ) -> dict[str, Sequence[Condition]]:
     """Conditions by probe; arguments and errors as for `Study.probe`.
 
@@ -40,7 +41,8 @@ def chosen(
     for probe in wanted:
         require_member("probe", probe, CATALOGUE)
     found: dict[str, Sequence[Condition]] = {
-        probe: CATALOGUE[probe](policy, frames=frames, families=families) for probe in wanted
+        probe: CATALOGUE[probe](policy, frames=frames, families=families, wordings=wordings)
+        for probe in wanted
     }
     if conditions is not None:
         templates.require_own_name(name)

@@ -37,6 +37,7 @@ NO_LEVEL = "none"
 VERDICT = "verdict"
 NO_STEP = -1
 NO_TOKEN = -1
+NO_TEXT = -1
 
 
 class Kind(IntEnum):
@@ -115,6 +116,9 @@ ROLLOUTS: dict[str, Variable] = {
     "answer": Variable(
         ("problem",), "int32", "1", "row of the text table: the reference answer, -1 if none"
     ),
+    "solution": Variable(
+        ("problem",), "int32", "1", "row of the text table: a reference solution, -1 if none"
+    ),
     "cluster": Variable(
         ("problem",),
         "int32",
@@ -173,7 +177,15 @@ ROLLOUTS: dict[str, Variable] = {
     "text_byte": Variable(("byte",), "uint8", "1", "UTF-8 bytes of all texts, back to back"),
 }
 
-TEXT_ROWS = ("problem_name", "question", "answer", "rollout_name", "generator", "vocab_text")
+TEXT_ROWS = (
+    "problem_name",
+    "question",
+    "answer",
+    "solution",
+    "rollout_name",
+    "generator",
+    "vocab_text",
+)
 
 PROBE: dict[str, Variable] = {
     "logp": Variable(

@@ -181,6 +181,7 @@ class Study:
         name: str = USER_PROBE,
         frames: int | None = None,
         families: int | None = None,
+        wordings: int = 1,
         dry_run: bool = False,
         progress: bool = True,
     ) -> dict[str, Any]:
@@ -200,6 +201,8 @@ class Study:
             frames: sentences around each edited word; None for 6, or all where the policy can be
                 told fewer.
             families: placebo families; None for 9, or all of fewer.
+            wordings: word pairs of the verdict and of each family; from two on E1 asks whether
+                what the verdict's words mean is read.
             dry_run: count tokens and blocks, score nothing.
             progress: show a bar with rate and time left.
 
@@ -218,7 +221,13 @@ class Study:
         from tokensense import probing
 
         asked = probing.chosen(
-            policy, probes, conditions=conditions, name=name, frames=frames, families=families
+            policy,
+            probes,
+            conditions=conditions,
+            name=name,
+            frames=frames,
+            families=families,
+            wordings=wordings,
         )
         if dry_run:
             return probing.foreseen(self.path, policy, asked)

@@ -50,7 +50,7 @@ def test_the_path_from_a_file_to_figures(folder):
     found = json.loads(run("analyze", store, "--resamples", 200, "--json").stdout)
     assert "same_direction" in {row["name"] for row in found["rows"]}
     begins = {note.partition(":")[0] for note in found["notes"]}
-    assert {"off-policy", "AUROC of the summed contrast", "numerical floor"} <= begins
+    assert {"off-policy", "decision", "informative", "numerical floor"} <= begins
     shown = run("analyze", store, "--resamples", 200)
     assert "same_direction" in shown.stdout
     assert run("figures", store, "--out", folder / "figures").exit_code == 0

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.bigram import bigram_policy
 from tokensense.errors import PolicyError
-from tokensense.models.head import Head, head_of, log_statistics, signal_overlap, top_log_probs
+from tokensense.models.head import Head, head_of, log_statistics
 
 
 def expected(hidden, targets, head, temperature):
@@ -95,57 +95,65 @@ def test_a_model_without_a_head_is_refused():
         head_of(bigram_policy().model.model)
 
 
+# --- gradients ---
+
+
 @given(
     rows=st.integers(1, 7),
     width=st.integers(2, 40),
-    top=st.sampled_from([1, 3, 50]),
     tile=st.sampled_from([1, 7, 4096]),
+    block=st.sampled_from([1, 3, 512]),
+    bias=st.booleans(),
+    scale=st.sampled_from([1.0, 0.25]),
     softcap=st.sampled_from([math.inf, 3.0]),
+    temperature=st.sampled_from([1.0, 0.7]),
     seed=st.integers(0, 99),
 )
-def test_the_likeliest_tokens_are_those_of_the_whole_distribution(
-    rows, width, top, tile, softcap, seed
+def test_the_gradient_of_logp_is_that_of_the_definition(
+    rows, width, tile, block, bias, scale, softcap, temperature, seed
 ):
     draw = torch.Generator().manual_seed(seed)
-    head = Head(torch.randn(width, 5, generator=draw), None, 0.5, softcap)
-    hidden = torch.randn(rows, 5, generator=draw)
-    found = top_log_probs(hidden, head, top=top, temperature=0.7, rows=3, tile=tile)
-    z = 0.5 * hidden.double() @ head.weight.double().T
-    if softcap != math.inf:
-        z = softcap * torch.tanh(z / softcap)
-    truth = torch.log_softmax(z / 0.7, -1)
-    values, _ = truth.topk(min(top, width))
-    torch.testing.assert_close(found.logp.double(), values, rtol=2e-6, atol=4e-6)
-    torch.testing.assert_close(truth.gather(1, found.ids), values, rtol=2e-6, atol=4e-6)
-    assert all(len(set(row)) == len(row) for row in found.ids.tolist())
+    leaves = [torch.randn(width, 5, generator=draw), torch.randn(rows, 5, generator=draw)]
+    leaves += [torch.randn(width, generator=draw)] if bias else []
+    targets = torch.randint(width, (rows,), generator=draw)
+    credit = torch.randn(rows, generator=draw)
+    gradients = []
+    for dtype in (torch.float32, torch.float64):
+        weight, hidden, *rest = [leaf.to(dtype, copy=True).requires_grad_() for leaf in leaves]
+        head = Head(weight, rest[0] if rest else None, scale, softcap)
+        if dtype == torch.float32:
+            logp = log_statistics(
+                hidden, targets, head, temperature=temperature, rows=block, tile=tile
+            ).logp
+        else:
+            logp = expected(hidden, targets, head, temperature)[0]
+        (credit.to(dtype) * logp).sum().backward()
+        gradients.append([leaf.grad.double() for leaf in (weight, hidden, *rest)])
+    for ours, truth in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, truth, rtol=2e-5, atol=4e-6)
 
 
-@given(width=st.integers(2, 40), tile=st.sampled_from([1, 7, 4096]), seed=st.integers(0, 99))
-def test_overlap_of_two_changes_is_that_of_the_whole_distributions(width, tile, seed):
-    draw = torch.Generator().manual_seed(seed)
-    head = Head(torch.randn(width, 5, generator=draw), None, 0.5, 3.0)
-    states = tuple(torch.randn(4, 5, generator=draw) for _ in range(3))
-    found = signal_overlap(states, head, rows=3, tile=tile)
-    logits = [3.0 * torch.tanh(0.5 * s.double() @ head.weight.double().T / 3.0) for s in states]
-    base, one, two = (torch.softmax(z, -1) for z in logits)
-    g, h = one - base, two - base
-    same = (g * h > 0).double()
-    least, most = torch.minimum(g.abs(), h.abs()), torch.maximum(g.abs(), h.abs())
-    truth = (g * h, g * g, h * h, least * same, most)
-    for ours, whole in zip(found, truth, strict=True):
-        torch.testing.assert_close(ours.double(), whole.sum(-1), rtol=2e-5, atol=2e-6)
+def test_what_is_trained_on_is_what_is_scored_to_the_last_bit():
+    draw = torch.Generator().manual_seed(0)
+    head = Head(torch.randn(50, 8, generator=draw), None, 1.0, math.inf)
+    hidden = torch.randn(9, 8, generator=draw)
+    targets = torch.randint(50, (9,), generator=draw)
+    scored = log_statistics(hidden, targets, head, tile=7)
+    trained = log_statistics(hidden.clone().requires_grad_(), targets, head, tile=7)
+    assert trained.logp.requires_grad
+    assert not any(part.requires_grad for part in trained[1:])
+    assert all(torch.equal(a, b) for a, b in zip(scored, trained, strict=True))
 
 
-def test_a_change_overlaps_itself_wholly_and_its_opposite_not_at_all():
-    head = Head(torch.eye(4), None, 1.0, math.inf)
-    up = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
-    zero = torch.zeros(1, 4)
-    same = signal_overlap((zero, up, up), head)
-    assert same.common == same.either
-    assert same.dot == same.squares_1 == same.squares_2
-    # Two tokens trade probability, one way and the other.
-    there = torch.tensor([[0.5, 0.5, 0.0, 0.0]]).log().clamp(min=-50)
-    give, take = (torch.tensor([[a, 1 - a, 0.0, 0.0]]).log().clamp(min=-50) for a in (0.6, 0.4))
-    against = signal_overlap((there, give, take), head)
-    assert against.common == 0
-    assert float(against.dot) == pytest.approx(-0.02, abs=1e-6)
+def test_a_bfloat16_head_gets_gradients_in_bfloat16():
+    draw = torch.Generator().manual_seed(0)
+    weight = torch.randn(30, 8, generator=draw).bfloat16().requires_grad_()
+    hidden = torch.randn(6, 8, generator=draw).bfloat16().requires_grad_()
+    targets = torch.randint(30, (6,), generator=draw)
+    log_statistics(hidden, targets, Head(weight, None, 1.0, math.inf), rows=2).logp.sum().backward()
+    plain = weight.detach().double().requires_grad_()
+    expected(hidden.detach().double(), targets, Head(plain, None, 1.0, math.inf), 1.0)[
+        0
+    ].sum().backward()
+    assert weight.grad.dtype == hidden.grad.dtype == torch.bfloat16
+    torch.testing.assert_close(weight.grad.double(), plain.grad, rtol=0.05, atol=0.05)

@@ -10,7 +10,8 @@ from tests.bigram import bigram_logp, bigram_policy
 from tests.models.zoo import FALL_BACK, PACKED, tiny_policy
 from tests.reference.scorer import reference_scores
 from tokensense.errors import PolicyError, SchemaError
-from tokensense.models.head import head_of, log_statistics, top_log_probs
+from tokensense.models.distribution import top_log_probs
+from tokensense.models.head import head_of, log_statistics
 from tokensense.models.plan import Branch
 from tokensense.models.scorer import Scores, read_rows, resolved_path, score, scoring_settings
 

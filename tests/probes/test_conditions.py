@@ -118,12 +118,13 @@ def probe(request):
 
 SIZES = {  # for 2 frames, 3 families, 2 wordings
     "opposed": 2 * 2 * 2,
-    "placebo": 2 * 3 * 2,
+    "placebo": 2 * 3 * 2 * 2,
     "neutral": 2 * 2,
     "published": 2,
     "outcome_tone": 2 * 2 * 4,
     "answer": 2 * 2,
     "sibling": 2 * 2,
+    "reference": 1,
     "negative_prompt": 2 * 2,
 }
 
@@ -400,3 +401,15 @@ def test_smollm2_has_nine_placebo_pairs_as_long_as_the_verdict(capsys):
     assert len(pairs) == 9
     with capsys.disabled():
         print("\nSmolLM2:", *pairs, counts, sep="; ")  # noqa: T201
+
+
+def test_placebo_families_have_as_many_pairs_as_asked_for():
+    found = CATALOGUE["placebo"](ByteEncoder(), frames=2, families=3, wordings=2)
+    require_conditions("placebo", found)
+    pairs = {}
+    for one in found:
+        pairs.setdefault(one.family, set()).add(one.wording)
+    assert len(pairs) == 3
+    assert all(len(wordings) == 2 for wordings in pairs.values())
+    with pytest.raises(ConditionError, match="placebo families of equal token count"):
+        CATALOGUE["placebo"](ByteEncoder(), frames=2, families=3, wordings=9)

@@ -59,6 +59,18 @@ def test_a_text_with_braces_is_shown_as_it_is():
     assert "{question} \\boxed{{answer}}" in first.text
 
 
+def test_the_reference_solution_is_shown_where_one_is_known():
+    encoder = ByteEncoder()
+    made = [Problem("p", "2 + 2?", "4", solution="Count to {4}."), Problem("q", "1 + 1?", "2")]
+    given = [Trace("p", "a", "It is four."), Trace("q", "b", "It is two.")]
+    problems = read_problems(assemble(Imported(made, given), encoder), encoder)
+    assert problems.solutions == ["Count to {4}.", None]
+    (condition,) = CATALOGUE["reference"](encoder)
+    shown, none = (prompts(problems, i, [condition], encoder=encoder)[0] for i in (0, 1))
+    assert "Count to {4}." in text_of(shown)
+    assert none.ids == ()
+
+
 def test_requests_are_word_pairs():
     conditions = CATALOGUE["negative_prompt"](ByteEncoder(), frames=6)
     require_conditions("negative_prompt", conditions)

@@ -27,7 +27,7 @@ def made_up(seed=0, rollouts=6, scale=1.0):
 
 
 def values(evidence):
-    sums = {name: column.sum(keepdims=True) for name, column in token_columns(evidence).items()}
+    sums = {name: column.sum(keepdims=True) for name, column in token_columns(evidence)}
     return {name: statistic.finish(sums).item() for name, statistic in CATALOGUE.items()}
 
 
@@ -111,7 +111,7 @@ def test_correlation_is_held_to_its_range():
 
 
 def test_every_statistic_says_its_unit_and_denominator():
-    columns = token_columns(made_up())
+    columns = dict(token_columns(made_up()))
     for name, statistic in CATALOGUE.items():
         assert statistic.units in ("1", "nats"), name
         assert statistic.denominator in columns, name

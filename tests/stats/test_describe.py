@@ -27,8 +27,13 @@ NAMES = {
     "read",
     "read_by_family",
     "decision",
+    "polarity",
+    "left_out",
+    "concentration",
+    "agreement",
+    "frame_agreement",
 }
-PLAIN = {"balance", "decision"}  # without intervals made here
+PLAIN = {"balance", "decision", "left_out"}  # without intervals made here
 
 
 @pytest.fixture(scope="module")
@@ -237,11 +242,8 @@ def test_no_verdict_is_an_error_with_advice():
 
 def test_table_rows_hold_estimate_interval_unit_and_n(result):
     rows = table(result)
-    assert {row.section for row in rows} == set(SECTIONS) - {
-        "localization",
-        "beyond",
-        "step_choice",
-    }
+    more_needed = {"localization", "beyond", "step_choice", "outcome_tone"}
+    assert {row.section for row in rows} == set(SECTIONS) - more_needed
     (row,) = (r for r in rows if (r.section, r.name) == ("triple", "same_direction"))
     at = result["triple"].sel(statistic="same_direction", term="verdict")
     low, high = at.interval.values

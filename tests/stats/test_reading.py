@@ -73,6 +73,28 @@ def test_a_verdict_that_is_read_ranks_first_and_an_irrelevant_one_does_not():
     assert low < 0 < high
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_rank_counts_the_families_that_are_not_below(seed):
+    tokens = made_up_tokens(problems=10, length=(9, 12), frames=6, families=5, seed=seed)
+    triple, family = found_in(tokens)
+    values = family.estimate.values
+    rank = 1 + int((values[1:] >= values[0]).sum())
+    assert triple.attrs["rank"] == rank
+    assert triple.attrs["p"] == rank / 6
+    assert f"ranks {rank} of 6" in triple.attrs["statement"]
+    if rank > 3:
+        assert triple.attrs["first_share"] < 0.5
+
+
+def test_a_verdict_that_ties_with_a_placebo_is_not_first():
+    tokens = made_up_tokens(problems=10, length=(9, 12), frames=3, families=1, neutral=False)
+    verdict = tokens.logp.values[tokens.family.values == "verdict"]
+    tokens.logp.values[tokens.family.values == "placebo-0"] = verdict
+    triple, _ = found_in(tokens)
+    assert triple.attrs["rank"] == 2
+    assert triple.attrs["first_share"] == 0.0
+
+
 def test_two_wordings_of_a_family_are_averaged_over_their_lambdas():
     tokens = made_up_tokens(problems=9, length=(3, 9), frames=3, families=2, scenario="signal")
     one = slow_lambda(tokens, "placebo-0", 3)[0], slow_lambda(tokens, "placebo-1", 3)[0]
@@ -151,3 +173,25 @@ def test_below_six_frames_the_statement_says_for_these_wordings():
     assert "5 frames: for these wordings" in triple.attrs["statement"]
     # t interval on problem values, as for everything that draws problems alone
     assert triple.method.sel(statistic="lambda", term="verdict") == Method.T_INTERVAL
+
+
+def test_with_two_word_pairs_a_family_the_items_are_sentences_times_pairs():
+    plain = made_up_tokens(problems=9, length=(3, 9), frames=6, scenario="signal")
+    # The same contrasts, said to come from three sentences with two word pairs each.
+    frame = plain["frame"].values.astype(object)
+    wording = plain["wording"].values.astype(object)
+    for place, name in enumerate(frame):
+        if plain["level"].values[place] in ("pos", "neg"):
+            number = int(str(name)[1:])
+            frame[place], wording[place] = f"f{number // 2}", f"w{number % 2}"
+    crossed = plain.assign_coords(
+        frame=("condition", frame.astype(str)), wording=("condition", wording.astype(str))
+    )
+    triple, family = found_in(crossed)
+    expected, _ = found_in(plain)
+    np.testing.assert_allclose(
+        triple.estimate.sel(statistic="lambda"), expected.estimate.sel(statistic="lambda")
+    )
+    assert len(json.loads(family.attrs["frames"])) == 6
+    assert "one word pair" not in family.attrs["statement"]
+    assert "one word pair in every sentence" in expected.attrs["statement"]

@@ -89,7 +89,7 @@ def test_direction_columns_count_moved_same_and_opposite():
     # token:      same,  opposite, one still, small same, at .05, none, tiny same, above .05
     positive = [0.3, 0.3, 0.3, 0.04, 0.05, 0.0, 1e-200, 0.0505]
     negative = [0.1, -0.1, 0.0, 0.01, 0.05, 0.0, 1e-200, -0.01]
-    columns = shifts.token_columns(evidence(positive, negative))
+    columns = dict(shifts.token_columns(evidence(positive, negative)))
     assert columns["tokens"].tolist() == [1.0] * 8
     assert columns["affected_any"].tolist() == [1, 1, 1, 1, 1, 0, 1, 1]
     assert columns["same_any"].tolist() == [1, 0, 0, 1, 1, 0, 1, 0]
@@ -104,26 +104,27 @@ def test_direction_columns_count_moved_same_and_opposite():
 
 
 def test_a_shift_at_the_floor_is_not_above_it():
-    columns = shifts.token_columns(evidence([0.2, 0.2], [0.1, 0.1], floor=np.array([0.2, 0.19])))
+    columns = dict(
+        shifts.token_columns(evidence([0.2, 0.2], [0.1, 0.1], floor=np.array([0.2, 0.19])))
+    )
     assert columns["affected_floor"].tolist() == [0, 1]
 
 
 def test_two_negative_shifts_go_the_same_way():
-    columns = shifts.token_columns(evidence([-0.3, -0.3], [-0.1, 0.1]))
+    columns = dict(shifts.token_columns(evidence([-0.3, -0.3], [-0.1, 0.1])))
     assert columns["same_any"].tolist() == [1, 0]
     assert columns["reversed_any"].tolist() == [0, 1]
 
 
 def test_no_floor_means_nothing_is_above_it():
-    columns = shifts.token_columns(evidence([9.0], [9.0], floor=np.array([np.nan])))
+    columns = dict(shifts.token_columns(evidence([9.0], [9.0], floor=np.array([np.nan]))))
     assert columns["affected_floor"].tolist() == [0]
     assert columns["floor_tokens"].tolist() == [0]
 
 
 def test_size_columns():
-    columns = shifts.token_columns(
-        evidence([0.3, -0.4], [0.1, 0.2], distance=np.array([0.5, 0.0001]))
-    )
+    given = evidence([0.3, -0.4], [0.1, 0.2], distance=np.array([0.5, 0.0001]))
+    columns = dict(shifts.token_columns(given))
     np.testing.assert_allclose(columns["shift"], [0.2, -0.1])
     np.testing.assert_allclose(columns["contrast"], [0.1, -0.3])
     np.testing.assert_allclose(columns["absolute"], [0.2, 0.3])
@@ -137,7 +138,7 @@ def test_size_columns():
 def test_squares_are_about_the_mean_of_each_trajectory():
     # two trajectories: m = (1, 3), (10,); d = (0, 2), (5,)
     positive, negative = [1.0, 5.0, 15.0], [1.0, 1.0, 5.0]
-    columns = shifts.token_columns(evidence(positive, negative, length=np.array([2, 1])))
+    columns = dict(shifts.token_columns(evidence(positive, negative, length=np.array([2, 1]))))
     assert columns["common_squares"].tolist() == [1.0, 1.0, 0.0]
     assert columns["contrast_squares"].tolist() == [1.0, 1.0, 0.0]
 
@@ -174,7 +175,7 @@ def test_value_columns_are_winsorized_and_rank_columns_are_ranks():
     rng = np.random.default_rng(0)
     positive, negative = rng.standard_cauchy(200), rng.standard_cauchy(200)
     given = evidence(positive, negative, surprisal=rng.random(200))
-    columns = shifts.token_columns(given)
+    columns = dict(shifts.token_columns(given))
     size = shifts.sensitivity(positive, negative)
     for name, x, y in (
         ("value", shifts.winsorized(positive), shifts.winsorized(negative)),
@@ -186,5 +187,5 @@ def test_value_columns_are_winsorized_and_rank_columns_are_ranks():
 
 
 def test_no_tokens_give_empty_columns():
-    columns = shifts.token_columns(evidence([], []))
+    columns = dict(shifts.token_columns(evidence([], [])))
     assert {column.size for column in columns.values()} == {0}

@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -182,3 +184,15 @@ def test_size_of_the_differences_under_the_null():
         rejected += (low > 0) | (high < 0)
     # .05, with three standard errors of .015 above it.
     assert (rejected / studies <= 0.10).all(), dict(zip(names, rejected / studies, strict=True))
+
+
+def test_columns_are_summed_as_they_are_made():
+    # All 38 of them at once are 300 bytes a token and more.
+    sample = read_sample(made_up_tokens(problems=20, length=(200, 300), frames=1, families=1))
+    pairs = pairs_of(sample)
+    floor = np.full(sample.kind.size, 0.1)
+    tracemalloc.start()
+    pair_sums(sample, pairs, floor=floor)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak / sample.kind.size < 200

@@ -18,7 +18,7 @@ from tokensense.store.migration import migrate
 from tokensense.store.tree import METADATA
 
 FIXTURE = Path(__file__).parent / "format0.zarr"
-LATER = {"wrong_token", "sampled_logp"}
+LATER = {"solution", "wrong_token", "sampled_logp"}
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_the_arrays_of_a_migrated_store_are_those_of_before(path):
     assert [finding.remedy for finding in check(path)] == ["repair", "repair"]
     done = repair(path)
     assert "format 0 became format 1" in done
-    assert "/rollouts: added wrong_token, sampled_logp (not known)" in done
+    assert "/rollouts: added solution, wrong_token, sampled_logp (not known)" in done
     assert check(path) == []
     new = arrays(path)
     assert set(new["/rollouts"]) - set(old["/rollouts"]) == LATER
@@ -104,8 +104,8 @@ def test_stores_that_say_1_and_lack_what_came_later_are_read_and_completed(path,
     (path / METADATA).write_text(text.replace('"format_version": 0', '"format_version": 1'))
     assert "wrong_token" not in Archive(path, mode="r").rollouts()
     (finding,) = check(path)
-    assert "lacks wrong_token, sampled_logp" in finding.what
-    assert repair(path) == ["/rollouts: added wrong_token, sampled_logp (not known)"]
+    assert "lacks solution, wrong_token, sampled_logp" in finding.what
+    assert repair(path) == ["/rollouts: added solution, wrong_token, sampled_logp (not known)"]
     migrated = shutil.copytree(FIXTURE, tmp_path / "migrated.zarr")
     repair(migrated)
     assert equal_stores(path, migrated) == []

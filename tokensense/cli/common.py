@@ -54,8 +54,9 @@ def friendly(command: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(2) from error
         except KeyboardInterrupt:
             typer.echo(
-                "tokensense: interrupted. `probe` keeps finished blocks and goes on with the same "
-                "command; every other command starts again from its beginning.",
+                "tokensense: interrupted. `probe` keeps finished blocks, `train` finished steps, "
+                "and both go on with the same command; every other command starts again from its "
+                "beginning.",
                 err=True,
             )
             raise typer.Exit(130) from None

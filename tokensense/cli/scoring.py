@@ -41,6 +41,9 @@ def probe(
     families: Annotated[
         int | None, typer.Option("--families", min=1, help="Placebo families; usually 9.")
     ] = None,
+    wordings: Annotated[
+        int, typer.Option("--wordings", min=1, help="Word pairs of the verdict and each family.")
+    ] = 1,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Tokens, memory and time that it takes; 10 s.")
     ] = False,
@@ -61,6 +64,7 @@ def probe(
         name=name,
         frames=frames,
         families=families,
+        wordings=wordings,
         dry_run=dry_run,
     )
     if os.environ.get("RANK", "0") == "0":  # one of several processes speaks for all
@@ -92,10 +96,31 @@ def analyze(
         typer.echo(f"note: {note}")
 
 
+def _list_rules(asked: bool) -> bool:
+    """Print what rules there are, and leave."""
+    if not asked:
+        return asked
+    from tokensense.credit import CATALOGUE
+    from tokensense.credit.base import DAGGER, GRADES
+    from tokensense.credit.report import listing
+
+    print_rows([{"section": "rules", **row} for row in listing(CATALOGUE)])
+    for grade, meaning in GRADES.items():
+        mark = f" ({DAGGER})" if grade == "inferred" else ""
+        typer.echo(f"{grade}{mark}: {meaning}")
+    raise typer.Exit
+
+
 @app.command()
 @friendly
 def credit(
     store: Store,
+    listed: Annotated[
+        bool,
+        typer.Option(
+            "--list", help="Which rules there are, and leave.", callback=_list_rules, is_eager=True
+        ),
+    ] = False,
     rules: Annotated[
         list[str] | None,
         typer.Option(
@@ -111,7 +136,10 @@ def credit(
 ) -> None:
     """Credit of every token under named rules, kept in the store; says what their weights do."""
     import tokensense as ts
+    from tokensense.credit.base import DAGGER
+    from tokensense.credit.report import WEIGHT_NUMBERS
 
+    del listed  # its callback has left
     chosen = {"rules": rules} if rules else {}
     found = ts.assign_credit(ts.Study(store), advantage=advantage, **chosen)
     numbers = [name for name, values in found.data_vars.items() if values.dims == ("rule",)]
@@ -120,7 +148,17 @@ def credit(
     if as_json:
         typer.echo(json.dumps({"rules": rows, **found.attrs}, indent=1, default=str))
         return
-    shown = [{name: plain(value) for name, value in row.items()} for row in rows]
-    print_rows([{"section": "weights", **row} for row in shown])
+    for row, grade in zip(rows, found["grade"].values.tolist(), strict=True):
+        row["rule"] += DAGGER * (grade == "inferred")
+    # Two tables, because one is too wide for a screen.
+    others = set(table) - set(WEIGHT_NUMBERS)
+    for section, shown in (("weights", WEIGHT_NUMBERS), ("credit", others)):
+        print_rows(
+            [
+                {"section": section}
+                | {name: plain(value) for name, value in row.items() if name in {"rule", *shown}}
+                for row in rows
+            ]
+        )
     for name, value in found.attrs.items():
         typer.echo(f"{name}: {value}")

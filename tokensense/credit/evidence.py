@@ -63,7 +63,7 @@ SUPPLIERS: dict[str, Supplier] = {
     "sibling_pos": _SIBLING,
     "sibling_neg": _SIBLING,
     "negative_prompt": Supplier("the probe `negative_prompt`", 1),
-    "reference": Supplier("a prompt with the reference solution, `reference`; no probe yet", 1),
+    "reference": Supplier("the probe `reference`", 1),
     "rubric": Supplier("a prompt with the grading rubric; no probe yet", 1),
     "teacher": Supplier(_TEACHER, 1),
     "teacher_pos": Supplier(f"{_TEACHER}, told that the solution is right", 1),

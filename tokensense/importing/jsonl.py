@@ -10,6 +10,7 @@ Reads  one rollout a row. A field map says which field of a row holds what:
     reward    1 right, 0 wrong, null undecided; true and false, and numbers as text, are read as
               numbers; other finite numbers stay as they are
     answer    the reference answer, text or number; null if not known
+    solution  a reference solution, text; null if not known
     group     id of the problem, text or number; rows of equal question are one group even so
     name      id of the rollout, text or number
     generator name of the model that wrote the response
@@ -44,6 +45,7 @@ FIELDS = (
     "logp",
     "reward",
     "answer",
+    "solution",
     "group",
     "name",
     "generator",
@@ -89,6 +91,7 @@ def _entry(mapped: Mapping[str, str], row: Row) -> Entry:
         question=text(record, mapped.get("question", "question")),
         answer=_label(record, mapped, "answer"),
         source=Path(row.place.rpartition(":")[0]).name,
+        solution=_label(record, mapped, "solution"),
     )
     trace = Trace(
         problem=problem.name,

@@ -174,7 +174,13 @@ def _stepped(
 def _gsm8k_solutions(row: Row) -> Entry:
     record = row.record
     answer = plain_integer(gsm8k_answer(text(record, "ground_truth")))
-    problem = Problem(text(record, "problem_id"), text(record, "question"), answer, _source(row))
+    problem = Problem(
+        text(record, "problem_id"),
+        text(record, "question"),
+        answer,
+        _source(row),
+        solution=text(record, "ground_truth"),
+    )
     solutions = needed(record, "solutions")
     if not isinstance(solutions, list) or not solutions:
         raise RowError(f"`solutions` must be a list of solutions; {shown(solutions)} came")

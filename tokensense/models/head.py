@@ -1,10 +1,13 @@
 """From hidden states to log-probabilities: the one function that does it, for scorer and sampler.
 
 Reads  final hidden states and the model's head (weight, bias, scale, softcap).
-Gives  head_of, log_statistics, top_log_probs, signal_overlap, logits_of.
+Gives  head_of, log_statistics, logits_of.
 Sign   logp <= 0 and entropy >= 0, nats.
 Source online softmax in vocabulary tiles, as in cut cross-entropy (apple/ml-cross-entropy), with
        one sum more for the entropy and one for sum p^2.
+
+Where gradients are on, that of logp is given, by a backward pass in tiles as well: what is trained
+on is what is scored, to the last bit of the same hidden states. The other statistics have none.
 
 No tensor of rows x vocabulary is ever made. Everything after the matrix product is float32, also
 for a bfloat16 model: log-softmax in bfloat16 is off by .05 nats. `torch.log_softmax` on CPU is not
@@ -12,7 +15,7 @@ used: it is biased by 1e-5 nats a token over 49k columns.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Float32, Int64
@@ -82,6 +85,8 @@ def log_statistics(
 ) -> LogStatistics:
     """Log-probability of each target, and the shape of the distribution that it comes from.
 
+    Differentiable in logp, with respect to `hidden` and the head, where gradients are on.
+
     Args:
         hidden: the backbone's output, after its final norm.
         targets: id whose probability is asked for, below the head's width.
@@ -91,122 +96,14 @@ def log_statistics(
         tile: columns of the vocabulary at a time.
         fused: compile what follows the matrix product: one pass over a tile instead of eight.
     """
-    blocks = [
-        _row_block(h, t, head, temperature=temperature, tile=tile, fused=fused)
-        for h, t in zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True)
-    ]
-    return LogStatistics(*(torch.cat(parts) for parts in zip(*blocks, strict=True)))
-
-
-class TopLogProbs(NamedTuple):
-    """The likeliest tokens of each row, falling; what is left is 1 - sum of exp(logp).
-
-    ids: of tokens, (row, top). logp: their log-probabilities, nats, (row, top).
-    """
-
-    ids: Int64[Tensor, "row top"]
-    logp: Float32[Tensor, "row top"]
-
-
-def top_log_probs(
-    hidden: Float[Tensor, "row hidden"],
-    head: Head,
-    *,
-    top: int,
-    temperature: float = 1.0,
-    rows: int = ROWS,
-    tile: int = TILE,
-) -> TopLogProbs:
-    """The likeliest tokens of each row and their log-probabilities.
-
-    A pass over the vocabulary of its own, as long as that of `log_statistics`; it holds one tile
-    and `top` columns. Fewer than `top` where the head is narrower. Equal logits: any order.
-
-    Args:
-        hidden: the backbone's output, after its final norm.
-        head: as `head_of` gives it.
-        top: tokens a row, at least 1.
-        temperature: logits are divided by it, after scale and softcap.
-        rows: rows at a time.
-        tile: columns of the vocabulary at a time.
-    """
-    blocks = [
-        _top_block(h, head, top=top, temperature=temperature, tile=tile)
-        for h in torch.split(hidden, rows)
-    ]
-    return TopLogProbs(*(torch.cat(parts) for parts in zip(*blocks, strict=True)))
-
-
-def _top_block(
-    hidden: Tensor, head: Head, *, top: int, temperature: float, tile: int
-) -> TopLogProbs:
-    """`top_log_probs` of some rows."""
-    shape = _shape(head, temperature)
-    best = torch.empty(len(hidden), 0, device=hidden.device)
-    ids = torch.empty(len(hidden), 0, dtype=torch.int64, device=hidden.device)
-    total = torch.full((len(hidden),), -math.inf, device=hidden.device)
-    for start in range(0, head.weight.shape[0], tile):
-        logits = _shaped(_product(hidden, head, start, start + tile).float(), shape)
-        total = torch.logaddexp(total, torch.logsumexp(logits, -1))
-        values, places = logits.topk(min(top, logits.shape[1]))
-        best, ids = torch.cat([best, values], 1), torch.cat([ids, places + start], 1)
-        best, places = best.topk(min(top, best.shape[1]))
-        ids = ids.gather(1, places)
-    return TopLogProbs(ids, best - total[:, None])
-
-
-class Overlap(NamedTuple):
-    """How two changes g = p - p_base of one distribution agree over the vocabulary; (row,) each.
-
-    dot: sum of g_1 g_2. squares_1, squares_2: sums of g^2. common: sum over tokens that both move
-    the same way of the smaller move. either: sum of the larger move, over all tokens.
-    """
-
-    dot: Float32[Tensor, " row"]
-    squares_1: Float32[Tensor, " row"]
-    squares_2: Float32[Tensor, " row"]
-    common: Float32[Tensor, " row"]
-    either: Float32[Tensor, " row"]
-
-
-def signal_overlap(
-    states: tuple[Tensor, Tensor, Tensor], head: Head, *, rows: int = ROWS, tile: int = TILE
-) -> Overlap:
-    """Compare what two conditions do to the whole next-token distribution, exactly.
-
-    Two passes over the vocabulary for each of three states: the first for the log-sum-exp, the
-    second for probabilities, tile by tile. No rows x vocabulary tensor.
-
-    Args:
-        states: (row, hidden) each, after the final norm: base, first condition, second condition.
-        head: as `head_of` gives it.
-        rows: rows at a time.
-        tile: columns of the vocabulary at a time.
-    """
-    pieces = zip(*(torch.split(state, rows) for state in states), strict=True)
-    blocks = [_overlap_block(piece, head, tile=tile) for piece in pieces]
-    return Overlap(*(torch.cat(parts) for parts in zip(*blocks, strict=True)))
-
-
-def _overlap_block(states: tuple[Tensor, ...], head: Head, *, tile: int) -> Overlap:
-    """`signal_overlap` of some rows."""
-    starts = range(0, head.weight.shape[0], tile)
-    totals = []
-    for state in states:
-        parts = [torch.logsumexp(logits_of(state, head, i, i + tile), -1) for i in starts]
-        totals.append(torch.logsumexp(torch.stack(parts), 0)[:, None])
-    sums = [torch.zeros(len(states[0]), device=states[0].device) for _ in Overlap._fields]
-    for i in starts:
-        base, *told = (
-            (logits_of(state, head, i, i + tile) - total).exp_()
-            for state, total in zip(states, totals, strict=True)
-        )
-        one, two = (p - base for p in told)
-        product, sizes = one * two, (one.abs(), two.abs())
-        shared = torch.minimum(*sizes).masked_fill_(product <= 0, 0.0)
-        found = (product, one.square(), two.square(), shared, torch.maximum(*sizes))
-        sums = [total.add_(part.sum(-1)) for total, part in zip(sums, found, strict=True)]
-    return Overlap(*sums)
+    if torch.is_grad_enabled() and (hidden.requires_grad or head.weight.requires_grad):
+        settings = _Settings(head.scale, head.softcap, temperature, rows, tile)
+        apply: Any = _Differentiable.apply
+        return LogStatistics(*apply(hidden, head.weight, head.bias, targets, settings))
+    sums = _all_sums(
+        hidden, targets, head, temperature=temperature, rows=rows, tile=tile, fused=fused
+    )
+    return _statistics(sums)
 
 
 class _Shape(NamedTuple):
@@ -230,10 +127,28 @@ class _Sums(NamedTuple):
     chosen: Tensor
 
 
-def _row_block(
+def _all_sums(
+    hidden: Tensor,
+    targets: Tensor,
+    head: Head,
+    *,
+    temperature: float,
+    rows: int,
+    tile: int,
+    fused: bool = False,
+) -> _Sums:
+    """The sums over the whole vocabulary, some rows at a time."""
+    blocks = [
+        _row_sums(h, t, head, temperature=temperature, tile=tile, fused=fused)
+        for h, t in zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True)
+    ]
+    return _Sums(*(torch.cat(parts) for parts in zip(*blocks, strict=True)))
+
+
+def _row_sums(
     hidden: Tensor, targets: Tensor, head: Head, *, temperature: float, tile: int, fused: bool
-) -> LogStatistics:
-    """`log_statistics` of some rows."""
+) -> _Sums:
+    """`_all_sums` of some rows."""
     fold = compiled(_folded) if fused else _folded
     zeros = [torch.zeros(len(targets), device=hidden.device) for _ in range(4)]
     sums = _Sums(torch.full_like(zeros[0], torch.finfo(torch.float32).min), *zeros)
@@ -241,6 +156,11 @@ def _row_block(
     for start in range(0, head.weight.shape[0], tile):
         raw = _product(hidden, head, start, start + tile)
         sums = fold(raw, targets - start, sums, shape)
+    return sums
+
+
+def _statistics(sums: _Sums) -> LogStatistics:
+    """What the sums come to."""
     log_total = sums.total.log()
     return LogStatistics(
         logp=(sums.chosen - sums.maximum) - log_total,
@@ -248,6 +168,95 @@ def _row_block(
         p_max=sums.total.reciprocal(),
         p_square_sum=sums.squares / sums.total.square(),
     )
+
+
+class _Settings(NamedTuple):
+    """What the differentiable pass is told beside tensors; as in `Head` and `log_statistics`."""
+
+    scale: float
+    softcap: float
+    temperature: float
+    rows: int
+    tile: int
+
+
+class _Differentiable(torch.autograd.Function):
+    """`log_statistics` with the gradient of logp: d logp / d logits = onehot - p."""
+
+    @staticmethod
+    def forward(  # noqa: PLR0917 (as torch calls it)
+        ctx: Any,  # noqa: ANN401 (torch has no type for it)
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        settings: _Settings,
+    ) -> LogStatistics:
+        """The statistics; the logarithm of the total is all that is kept of the vocabulary."""
+        scale, softcap, temperature, rows, tile = settings
+        head = Head(weight, bias, scale, softcap)
+        sums = _all_sums(hidden, targets, head, temperature=temperature, rows=rows, tile=tile)
+        found = _statistics(sums)
+        ctx.settings = settings
+        ctx.save_for_backward(hidden, weight, bias, targets, sums.maximum + sums.total.log())
+        ctx.mark_non_differentiable(*found[1:])
+        return found
+
+    @staticmethod
+    def backward(
+        ctx: Any,  # noqa: ANN401
+        by_logp: Tensor,
+        *_: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor | None, None, None]:
+        """Gradients of hidden states, weight and bias; logits are computed again, tile by tile."""
+        hidden, weight, bias, targets, log_norm = ctx.saved_tensors
+        scale, softcap, temperature, rows, tile = ctx.settings
+        head = Head(weight, bias, scale, softcap)
+        by_hidden = torch.zeros_like(hidden, dtype=torch.float32)
+        by_weight = torch.zeros_like(weight, dtype=torch.float32)
+        by_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
+        for low in range(0, len(hidden), rows):
+            some = slice(low, low + rows)
+            h = hidden[some]
+            for start in range(0, weight.shape[0], tile):
+                columns = slice(start, start + tile)
+                by_raw = _by_raw_logits(
+                    _product(h, head, start, start + tile),
+                    targets[some] - start,
+                    log_norm=log_norm[some],
+                    by_logp=by_logp[some],
+                    shape=_shape(head, temperature),
+                )
+                by_hidden[some] += (by_raw @ weight[columns]).float()
+                by_weight[columns] += (by_raw.T @ h).float()
+                if by_bias is not None:
+                    by_bias[columns] += by_raw.sum(0, dtype=torch.float32)
+        return (
+            by_hidden.to(hidden.dtype),
+            by_weight.to(weight.dtype),
+            by_bias if bias is None or by_bias is None else by_bias.to(bias.dtype),
+            None,
+            None,
+        )
+
+
+def _by_raw_logits(
+    raw: Tensor, targets: Tensor, *, log_norm: Tensor, by_logp: Tensor, shape: _Shape
+) -> Tensor:
+    """Gradient with respect to one tile of the head's plain product, in its number format."""
+    logits = _shaped(raw.float(), shape)
+    gradient = (logits - log_norm[:, None]).exp_().mul_(-by_logp[:, None])
+    inside = (targets >= 0) & (targets < logits.shape[1])
+    place = targets.clamp(0, logits.shape[1] - 1)[:, None]
+    gradient.scatter_add_(1, place, torch.where(inside, by_logp, 0.0)[:, None])
+    if shape.temperature is not None:
+        gradient.div_(shape.temperature)
+        logits.mul_(shape.temperature)
+    if shape.softcap is not None:
+        gradient.mul_(1 - (logits / shape.softcap).square())
+    if shape.scale is not None:
+        gradient.mul_(shape.scale)
+    return gradient.to(raw.dtype)
 
 
 def _folded(raw: Tensor, targets: Tensor, sums: _Sums, shape: _Shape) -> _Sums:

@@ -8,7 +8,7 @@ from tokensense.probes.conditions import (
     placebo,
     published,
 )
-from tokensense.probes.shown import answer, negative_prompt, sibling
+from tokensense.probes.shown import answer, negative_prompt, reference, sibling
 
 CATALOGUE: dict[str, Builder] = {
     "opposed": opposed,
@@ -18,6 +18,7 @@ CATALOGUE: dict[str, Builder] = {
     "outcome_tone": outcome_tone,
     "answer": answer,
     "sibling": sibling,
+    "reference": reference,
     "negative_prompt": negative_prompt,
 }
 

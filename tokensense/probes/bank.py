@@ -3,8 +3,9 @@
 Reads  the words of the planted tasks.
 Gives  FRAMES, VERDICTS, PLACEBOS, NEUTRAL_WORDS (one word in a sentence); OUTCOME_FRAMES, TONES
        (outcome and tone apart); PUBLISHED, PUBLISHED_SLOTS (outcome and tone together);
-       ANSWER_FRAMES, SIBLING_TEXT, REQUEST_FRAMES. BANKS: for each kind of policy the sentences
-       that it can read; policies of the planted tasks know nothing but the tags they were taught.
+       ANSWER_FRAMES, SIBLING_TEXT, REFERENCE_TEXT, REQUEST_FRAMES. BANKS: for each kind of policy
+       the sentences that it can read; policies of the planted tasks know nothing but the tags they
+       were taught.
 Sign   of a pair the first word is `pos`, the second `neg`; for a placebo the order means nothing.
 
 Frames speak of a label, a stamp, a note, so that any one word reads naturally in them: a verdict
@@ -136,6 +137,8 @@ ANSWER_FRAMES: dict[str, str] = {
 SIBLING_TEXT = (
     "Somebody else solved this problem as follows.\n\n{sibling}\n\nNow solve it yourself."
 )
+
+REFERENCE_TEXT = "Here is a reference solution.\n\n{solution}\n\nNow solve it yourself."
 
 REQUEST_FRAMES: dict[str, str] = {
     "give": "Give a {word} answer to this problem.",

@@ -45,7 +45,16 @@ NONE = "none"
 PRAISE, BLAME = "praise", "blame"
 Count = int | None  # None: the usual number
 # What is known of a problem, by the name that stands for it in a text.
-KNOWN = ("question", "answer", "wrong_answer", "right_1", "right_2", "wrong_1", "wrong_2")
+KNOWN = (
+    "question",
+    "answer",
+    "wrong_answer",
+    "solution",
+    "right_1",
+    "right_2",
+    "wrong_1",
+    "wrong_2",
+)
 _PLACEHOLDER = re.compile(r"\{(" + "|".join((*KNOWN, "word")) + r")\}")
 
 
@@ -92,7 +101,7 @@ class Builder(Protocol):
             encoder: the policy that will score.
             frames: sentences around each word; None for 6, or all of fewer.
             families: irrelevant word pairs; None for 9, or all of fewer.
-            wordings: verdict word pairs.
+            wordings: word pairs of the verdict, and of each placebo family.
 
         Raises:
             ConditionError: the bank has fewer, the tokenizer leaves fewer of equal token count, or
@@ -202,18 +211,17 @@ def placebo(
         encoder: whose tokenizer.
         frames: sentences; the first ones, as for `opposed`.
         families: word pairs, each of another family; the English bank has 27.
-        wordings: not used.
+        wordings: word pairs of each family; the English bank has 2 or 3.
 
     Returns:
-        Conditions family by family, frame by frame, `pos` before `neg`. Families whose words are as
-        long as the verdict's come first.
+        Conditions family by family, pair by pair, frame by frame, `pos` before `neg`. Families
+        whose words are as long as the verdict's come first.
 
     Raises:
         ConditionError: fewer than `families` have a pair of equal token count; it lists the counts.
     """
-    del wordings
     counter, chosen = framed(encoder, frames)
-    return _crossed(placebo_pairs(counter, chosen, families), chosen)
+    return _crossed(placebo_pairs(counter, chosen, families, wordings=wordings), chosen)
 
 
 def neutral(

@@ -19,8 +19,9 @@ from tokensense.errors import ConditionError, PolicyError, StoreError
 from tokensense.probes.answers import wrong_answer
 from tokensense.probes.comparability import UNSCORED, Limits, Prompt, Response, verdicts
 from tokensense.probes.conditions import BASE_CONDITION, Condition, insert_text
-from tokensense.rollouts.table import NO_TEXT, response_texts, text_of
+from tokensense.rollouts.table import response_texts, text_of
 from tokensense.rollouts.trajectory import Encoder
+from tokensense.schema import NO_TEXT
 from tokensense.segments import offsets
 
 Ids = tuple[int, ...]
@@ -34,6 +35,7 @@ class Problems(NamedTuple):
         questions: as given.
         answers: the reference answers, None where none is known.
         wrong_answers: see `answers.wrong_answer`; None where there is none.
+        solutions: reference solutions, None where none is known.
         siblings: the first two right and wrong responses of each problem, as {right_1} ... stand
             for them in a text; what is not there is left out.
         bases: ids of the base prompts.
@@ -46,6 +48,7 @@ class Problems(NamedTuple):
     questions: list[str]
     answers: list[str | None]
     wrong_answers: list[str | None]
+    solutions: list[str | None]
     siblings: list[dict[str, str]]
     bases: list[Ids]
     groups: list[tuple[int, int]]
@@ -96,9 +99,13 @@ def read_problems(rollouts: xr.Dataset, encoder: Encoder) -> Problems:
         text_of(rollouts, name) for name in ("problem_name", "question", "answer")
     )
     known = np.asarray(rollouts["answer"]) != NO_TEXT
+    # Stores from before it came do not have it.
+    has = "solution" in rollouts
+    solutions = text_of(rollouts, "solution") if has else questions
+    solved = np.asarray(rollouts["solution"]) != NO_TEXT if has else np.zeros(len(questions), bool)
     texts = [raw.decode("utf-8", "replace") for raw in response_texts(rollouts)]
     reward = np.asarray(rollouts["reward"])
-    found = Problems([], [], [], [], [], [], [], _split(rollouts, "token_id", "length"), texts)
+    found = Problems([], [], [], [], [], [], [], [], _split(rollouts, "token_id", "length"), texts)
     prompts = _split(rollouts, "prompt_id", "prompt_length")
     for problem, start, end in _groups(np.asarray(rollouts["problem_of"])):
         if prompts[problem] != tuple(encoder.render(questions[problem])):
@@ -114,6 +121,7 @@ def read_problems(rollouts: xr.Dataset, encoder: Encoder) -> Problems:
         found.questions.append(questions[problem])
         found.answers.append(answer)
         found.wrong_answers.append(answer and wrong_answer(answer, failed, encoder=encoder))
+        found.solutions.append(solutions[problem] if solved[problem] else None)
         found.siblings.append({**_numbered("right", passed), **_numbered("wrong", failed)})
         found.bases.append(prompts[problem])
         found.groups.append((start, end))
@@ -142,6 +150,7 @@ def prompts(
         "question": problems.questions[index],
         "answer": problems.answers[index],
         "wrong_answer": problems.wrong_answers[index],
+        "solution": problems.solutions[index],
         **problems.siblings[index],
     }
     for condition in conditions:

@@ -18,7 +18,8 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from tokensense.models.head import head_of, signal_overlap
+from tokensense.models.distribution import signal_overlap
+from tokensense.models.head import head_of
 from tokensense.models.plan import Branch
 from tokensense.models.policy import Policy
 from tokensense.models.scorer import read_rows

@@ -1,7 +1,7 @@
 """Conditions that show something of the problem: an answer, a sibling's response, a wrong request.
 
 Reads  the sentences of `bank`; an Encoder is asked whether it reads English.
-Gives  builders of conditions: answer, sibling, negative_prompt.
+Gives  builders of conditions: answer, sibling, reference, negative_prompt.
 Sign   level `pos` shows what is right or asks for it, `neg` what is wrong.
 
 `sibling` shows another response of the same group. A rollout is never shown itself: each side has
@@ -10,18 +10,18 @@ comparability bars a rollout from the one that shows its own text. Siblings diff
 the sides of that pair are exempt from the rule of equal token count: its contrast is about two
 texts, not about one word.
 
-Source: cscr.md 5.6 (answers as positive control), 2 (RLCSD: e_t against a right and a wrong
-    sibling, self excluded); gcpo_and_optimal_weights.md 1 (GCPO: "wrong answer" is the best
-    negative prompt). Departures: at most two siblings a side, where RLCSD averages up to four;
-    `negative_prompt` has a twin that asks for a right answer, so that the request itself can be
-    told from the word.
+Source: cscr.md 5.6 (answers as positive control), 2 (OPSD: the reference solution in the prompt;
+    RLCSD: a right and a wrong sibling, self excluded); gcpo_and_optimal_weights.md 1 (GCPO: "wrong
+    answer" is the best negative prompt). Departures: at most two siblings a side, where RLCSD
+    averages up to four; `negative_prompt` has a twin that asks for a right answer, so that the
+    request itself can be told from the word.
 """
 
 from tokensense.probes import bank
 from tokensense.probes.conditions import Condition, Count
 from tokensense.probes.wordings import filled, first_frames, require_english
 from tokensense.rollouts.trajectory import Encoder
-from tokensense.schema import NEGATIVE, POSITIVE
+from tokensense.schema import NEGATIVE, NO_LEVEL, POSITIVE
 
 SIBLING = "sibling"
 PLACES = ("1", "2")  # of the group's right, or wrong, responses
@@ -91,6 +91,30 @@ def sibling(
         )
         for place in PLACES
         for level, side in ((POSITIVE, "right"), (NEGATIVE, "wrong"))
+    )
+
+
+def reference(
+    encoder: Encoder, *, frames: Count = None, families: Count = None, wordings: int = 1
+) -> tuple[Condition, ...]:
+    """The problem's reference solution shown: the privileged context of self-distillation (OPSD).
+
+    Args:
+        encoder: asked whether it reads English.
+        frames: not used: there is one sentence.
+        families: not used.
+        wordings: not used.
+
+    Returns:
+        One condition, of level `none`; not applicable where no solution is known.
+
+    Raises:
+        ConditionError: the policy does not read English.
+    """
+    del frames, families, wordings
+    require_english(encoder, "reference")
+    return (
+        Condition("reference", bank.REFERENCE_TEXT, "reference", NO_LEVEL, "shown", "solution"),
     )
 
 

@@ -141,9 +141,11 @@ def verdict_pairs(counter: Counter, frames: Mapping[str, str], number: int) -> l
 
 
 def placebo_pairs(
-    counter: Counter, frames: Mapping[str, str], number: int | None
+    counter: Counter, frames: Mapping[str, str], number: int | None, *, wordings: int = 1
 ) -> list[tuple[str, bank.Pair]]:
-    """One irrelevant pair of equal token count from each of `number` families; None: the usual.
+    """Irrelevant pairs of equal token count, `wordings` from each of `number` families.
+
+    `number` None: the usual.
 
     Families with a pair as long as the verdict's first pair come first, in the bank's order; then
     those with a pair of another length.
@@ -159,23 +161,28 @@ def placebo_pairs(
     number = min(USUAL_FAMILIES, len(placebos)) if number is None else number
     (verdict,) = verdict_pairs(counter, frames, 1)
     reference = counter.over(frames, verdict[0])
-    alike: dict[str, bank.Pair] = {}
-    other: dict[str, bank.Pair] = {}
+    equal: dict[str, list[tuple[bool, bank.Pair]]] = {}
     for family, pairs in placebos.items():
         for pair in pairs:
             first, second = (counter.over(frames, word) for word in pair)
             if first == second:
-                (alike if first == reference else other).setdefault(family, pair)
-    ranked = [*alike.items(), *((f, pair) for f, pair in other.items() if f not in alike)]
+                equal.setdefault(family, []).append((first != reference, pair))
+    # Pairs as long as the verdict's first, in a family and of the families.
+    kept = {
+        family: sorted(found, key=lambda one: one[0])[:wordings]
+        for family, found in equal.items()
+        if len(found) >= wordings
+    }
+    ranked = sorted(kept, key=lambda family: any(other for other, _ in kept[family]))
     if not 1 <= number <= len(ranked):
-        failed = (p for f, pairs in placebos.items() if f not in dict(ranked) for p in pairs)
+        failed = (p for f, pairs in placebos.items() if f not in kept for p in pairs)
         raise ConditionError(
             f"{number} placebo families of equal token count are needed; `{counter.encoder.name}` "
             f"has {len(ranked)} of {len(placebos)}. Unequal (prompt tokens by frame): "
             f"{counter.listed(frames, failed) or 'none'}. Ask for 1 to {max(len(ranked), 1)} "
             f"families."
         )
-    return ranked[:number]
+    return [(family, pair) for family in ranked[:number] for _, pair in kept[family]]
 
 
 def neutral_words(counter: Counter, frames: Mapping[str, str], number: int) -> list[str]:

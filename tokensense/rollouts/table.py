@@ -16,9 +16,8 @@ import numpy as np
 import xarray as xr
 
 from tokensense.errors import SchemaError
+from tokensense.schema import NO_TEXT
 from tokensense.segments import offsets
-
-NO_TEXT = -1
 
 
 class TextTable:

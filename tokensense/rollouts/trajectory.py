@@ -230,7 +230,12 @@ def _problem_index(problems: Sequence[Problem]) -> dict[str, int]:
                 f"problem names that differ are needed; {problem.name!r} is the name of problems "
                 f"{index[problem.name]} and {place}. Give each problem a name of its own."
             )
-        parts = {"name": problem.name, "question": problem.question, "answer": problem.answer or ""}
+        parts = {
+            "name": problem.name,
+            "question": problem.question,
+            "answer": problem.answer or "",
+            "solution": problem.solution or "",
+        }
         for what, text in parts.items():
             require_unicode(text, f"the {what} of problem {problem.name!r}")
     return index
@@ -325,6 +330,7 @@ def _problem_arrays(
         "problem_name": table.rows(problem.name for problem in problems),
         "question": table.rows(problem.question for problem in problems),
         "answer": table.rows(problem.answer for problem in problems),
+        "solution": table.rows(problem.solution for problem in problems),
         "cluster": [
             clusters.setdefault(question_key(problem.question), len(clusters))
             for problem in problems

@@ -17,19 +17,24 @@ import xarray as xr
 from jaxtyping import Float, Shaped
 
 from tokensense.segments import broadcast, segment_sum
+from tokensense.stats import calibrated
 from tokensense.stats.catalogue import ratio
 from tokensense.stats.character import characterize
+from tokensense.stats.concentration import agreement, concentration, shift_scores
 from tokensense.stats.floors import WordingFloor, unresolved, wording_floor
+from tokensense.stats.generators import leave_one_generator_out
 from tokensense.stats.kinds import shift_by_kind
 from tokensense.stats.localization import knows_wrong_tokens, locate
 from tokensense.stats.neutral import single_conditions
 from tokensense.stats.pairs import Terms, mean_shifts, pairs_of, terms_of, with_shared_rollouts
+from tokensense.stats.polarity import polarity
 from tokensense.stats.primaries import primaries
-from tokensense.stats.resampling import Resampling, cluster_sums, intervals, resample
+from tokensense.stats.resampling import T_FROM, Resampling, cluster_sums, intervals, resample
 from tokensense.stats.results import dataset, plain
 from tokensense.stats.rows import CHARACTER, LOCALIZATION
 from tokensense.stats.sample import Pair, Sample, read_sample
 from tokensense.stats.shifts import contrast
+from tokensense.stats.tone import outcome_and_tone
 from tokensense.stats.triples import describe_pairs, family_groups, pair_sums
 
 SIGNS = (
@@ -39,6 +44,8 @@ SIGNS = (
 # Fewer matched pairs, and the wordings are the sample.
 WORDINGS_NEEDED = 6
 ROUNDING = "which moves a token by about as much as a one-word edit: contrasts are a description"
+# Words need an interval; the estimates, which are what is shown, need no resample.
+LEFT_OUT_RESAMPLES = 1_000
 TOKEN_STATES = ("resolved", "unresolved", "not_known")
 FLOOR_STATISTICS: dict[str, str] = {
     "unresolved": "share of tokens whose mean verdict contrast over wordings is below the floor",
@@ -72,6 +79,10 @@ def describe(
         `neutral` (statistic, condition), if there are conditions without a level;
         `read`, `read_by_family`, `informative`, `controls`, `beyond`, `step_choice`, `decision`:
         see `primaries`;
+        `polarity` (statistic, term); `outcome_tone` (statistic, effect), if both stand crossed;
+        `left_out` (left_out, endpoint), no intervals, if several generators wrote;
+        `concentration` (statistic, score) with `lift` (score, kind), `agreement` (statistic, pair)
+        of scores, `frame_agreement` of the verdict's contrasts, pair by pair of conditions;
         `character` (quantity), with a word for what the verdicts do;
         `localization` (statistic, score), if first wrong tokens are known.
 
@@ -104,6 +115,8 @@ def describe(
     found |= primaries(
         tokens, sample, pairs, terms=terms, scores=scores or {}, plan=plan, attrs=attrs
     )
+    found |= _further(tokens, sample, pairs, terms=terms, plan=plan, attrs=attrs)
+    found |= _picked(sample, pairs, terms=terms, scores=scores or {}, plan=plan, attrs=attrs)
     endpoint = found.get("informative")
     found[CHARACTER] = characterize(
         tokens, sample, pairs, terms=terms, endpoint=endpoint, plan=plan, attrs=attrs
@@ -236,6 +249,49 @@ def _floor_shares(
     )
 
 
+def _further(
+    tokens: xr.Dataset,
+    sample: Sample,
+    pairs: list[Pair],
+    *,
+    terms: Terms,
+    plan: Resampling,
+    attrs: Mapping[str, object],
+) -> dict[str, xr.Dataset]:
+    """Agreement with outcomes, outcome x tone, and the endpoints without each generator."""
+    found = {"polarity": polarity(sample, pairs, terms=terms, plan=plan, attrs=attrs)}
+    toned = outcome_and_tone(sample, pairs, plan=plan, attrs=attrs)
+    if toned is not None:
+        found["outcome_tone"] = toned
+    fewer = min(plan.resamples, LEFT_OUT_RESAMPLES)
+    without = leave_one_generator_out(tokens, seed=plan.seed, resamples=fewer)
+    if without is not None:
+        found["left_out"] = without.assign_attrs({**plain(attrs), **without.attrs})
+    return found
+
+
+def _picked(
+    sample: Sample,
+    pairs: list[Pair],
+    *,
+    terms: Terms,
+    scores: Mapping[str, Shaped[np.ndarray, " token"]],
+    plan: Resampling,
+    attrs: Mapping[str, object],
+) -> dict[str, xr.Dataset]:
+    """How concentrated scores are, and whether they, and the frames, pick the same tokens."""
+    own, frames = shift_scores(sample, pairs, terms=terms)
+    every = own | {name: values[sample.order] for name, values in scores.items()}
+    facts = {**attrs, "n_tokens": int(sample.length.sum())}
+    found = {
+        "concentration": concentration(every, sample, plan=plan, attrs=facts),
+        "agreement": agreement(every, sample, plan=plan, attrs=facts),
+    }
+    if len(frames) > 1:
+        found["frame_agreement"] = agreement(frames, sample, plan=plan, attrs=facts)
+    return found
+
+
 def _attrs(
     sample: Sample,
     pairs: list[Pair],
@@ -263,6 +319,11 @@ def _attrs(
             f"{len(sample.length)}, in {len(out)} of {len(pairs)} pairs; out of one pair of the "
             "triple is out of all"
         )
+    clusters, rollouts = sample.clusters, len(sample.length)
+    # Below, there is no interval whose level could be wrong.
+    for endpoint in calibrated.ENDPOINTS if clusters >= T_FROM else ():
+        known = calibrated.warning(endpoint, clusters=clusters, rollouts=rollouts / clusters)
+        statements += [f"calibration: {known}"] if known else []
     return {
         **sample.attrs,
         "sign": SIGNS,

@@ -23,7 +23,6 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
-from scipy import sparse
 
 from tokensense.segments import broadcast, segment_index
 from tokensense.stats.catalogue import ratio
@@ -161,43 +160,32 @@ def _sums(
     matchings: Sequence[Matching],
 ) -> Float64[np.ndarray, " cluster pair kind side column"]:
     """Tokens and sizes of own, matched and partner tokens of each problem text, kind and pair."""
-    operator = _operator(sample, names=names, matchings=matchings)
-    shape = (len(SIDES), len(names), sample.clusters, 1 + len(MEASURES))
-    found = []
-    for pair in pairs:
-        positive, negative = sample.shift(pair.positive), sample.shift(pair.negative)
-        columns = np.stack(
-            [
-                np.ones_like(positive),
-                absolute_shift(positive, negative),
-                sensitivity(positive, negative),
-                np.abs(contrast(positive, negative)),
-            ],
-            axis=1,
-        )
-        tokens = broadcast(sample.usable(pair), sample.length)
-        columns = np.where(tokens[:, None], columns, 0.0)
-        found.append((operator @ columns).reshape(shape).transpose(2, 1, 0, 3))
-    return np.stack(found, axis=1)
-
-
-def _operator(
-    sample: Sample, *, names: Shaped[np.ndarray, " kind"], matchings: Sequence[Matching]
-) -> sparse.csr_array:
-    """Matrix that adds tokens up by side, kind and problem text."""
     cluster = broadcast(sample.cluster, sample.length)
-    rows, tokens, weights = [], [], []
-    for kind, (name, matching) in enumerate(zip(names, matchings, strict=True)):
-        own = (sample.kind == name).astype(np.float64)
-        sides = (own, matching.matched.astype(np.float64), matching.weight)
-        for side, weight in enumerate(sides):
-            at = np.flatnonzero(weight)
-            rows.append((side * len(names) + kind) * sample.clusters + cluster[at])
-            tokens.append(at)
-            weights.append(weight[at])
-    size = (len(SIDES) * len(names) * sample.clusters, sample.kind.size)
-    entries = (np.concatenate(weights), (np.concatenate(rows), np.concatenate(tokens)))
-    return sparse.csr_array(entries, shape=size)
+    shape = (sample.clusters, len(pairs), len(names), len(SIDES), 1 + len(MEASURES))
+    found = np.zeros(shape)
+    for place, pair in enumerate(pairs):
+        columns = _columns(sample, pair)
+        for kind, (name, matching) in enumerate(zip(names, matchings, strict=True)):
+            sides = (sample.kind == name, matching.matched, matching.weight)
+            for side, weight in enumerate(sides):
+                at = np.flatnonzero(weight)
+                rows, heavy = cluster[at], weight[at]
+                for number, column in enumerate(columns):
+                    total = np.bincount(rows, heavy * column[at], sample.clusters)
+                    found[:, place, kind, side, number] = total
+    return found
+
+
+def _columns(sample: Sample, pair: Pair) -> list[Float[np.ndarray, " token"]]:
+    """Tokens and sizes, 0 where the pair cannot be used."""
+    positive, negative = sample.shift(pair.positive), sample.shift(pair.negative)
+    tokens = broadcast(sample.usable(pair), sample.length)
+    sizes = (
+        absolute_shift(positive, negative),
+        sensitivity(positive, negative),
+        np.abs(contrast(positive, negative)),
+    )
+    return [tokens.astype(np.float64), *(np.where(tokens, size, 0.0) for size in sizes)]
 
 
 def _values(

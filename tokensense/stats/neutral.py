@@ -8,7 +8,7 @@ Compare `mean_absolute_shift` with the triple's. A correlation with m near 1 say
 verdicts do together, any paragraph does. Ranks and winsor limits are fixed on the full sample.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import xarray as xr
@@ -79,9 +79,11 @@ def single_conditions(
     sums, kept = [], []
     for index in single:
         keep = sample.comparable[index] & usable
-        table = _columns(sample, index, together, keep)
-        columns = tuple(table)
-        rows = np.stack([segment_sum(v, sample.length[keep]) for v in table.values()], axis=1)
+        table = {
+            name: segment_sum(one, sample.length[keep])
+            for name, one in _columns(sample, index, together, keep)
+        }
+        columns, rows = tuple(table), np.stack(list(table.values()), axis=1)
         sums.append(cluster_sums(rows, sample.cluster[keep], clusters=sample.clusters))
         kept.append((int(keep.sum()), int(sample.length[keep].sum())))
     stacked = np.stack(sums, axis=1)
@@ -106,23 +108,21 @@ def single_conditions(
 
 def _columns(
     sample: Sample, index: int, together: Float[np.ndarray, " token"], keep: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Per-token numbers of one condition over the rollouts kept."""
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Per-token numbers of one condition over the rollouts kept, a few at a time."""
     tokens = broadcast(keep, sample.length)
     shift = sample.shift(index)[tokens]
     size, verdicts = np.abs(shift), together[tokens]
     standard = standardized_shift(size, sample.distance[tokens])
     known = ~np.isnan(standard)
-    columns = {
-        "tokens": np.ones_like(shift),
-        "shift": shift,
-        "absolute": size,
-        "standard": np.where(known, standard, 0.0),
-        "standard_tokens": known.astype(np.float64),
-    }
-    columns |= product_columns("surprisal", ranks(size), ranks(sample.surprisal[tokens]))
-    columns |= product_columns("common", winsorized(shift), winsorized(verdicts))
-    return columns | product_columns("rank", ranks(shift), ranks(verdicts))
+    yield "tokens", np.ones_like(shift)
+    yield "shift", shift
+    yield "absolute", size
+    yield "standard", np.where(known, standard, 0.0)
+    yield "standard_tokens", known.astype(np.float64)
+    yield from product_columns("surprisal", ranks(size), ranks(sample.surprisal[tokens])).items()
+    yield from product_columns("common", winsorized(shift), winsorized(verdicts)).items()
+    yield from product_columns("rank", ranks(shift), ranks(verdicts)).items()
 
 
 def _values(

@@ -8,7 +8,13 @@ Sign   lambda above 0: one and the same contrast shows in all frames; difference
 Lambda     log[MS(level) / MS(level x frame)], crossed by token. With contrasts d of a token in F
            frames, mean square F mean(d)^2 against sum (d - mean(d))^2 / (F - 1); each is averaged
            over the tokens of a problem text and then over texts, which count once each. 0 is
-           expected where frames have nothing in common. Of several word pairs: mean of theirs.
+           expected where frames have nothing in common.
+Items      With one word pair a family, the F frames are sentences around it, and *any* word is
+           consistent over sentences (a lambda of about 3 for verdicts and placebos alike): what
+           the word means is not asked. Where the verdict and every family have K >= 2 pairs in each
+           frame, the items are the frames x K, and lambda asks for what pairs of one meaning have
+           in common: irrelevant pairs of a family have nothing. A frame that is drawn stands for
+           one item. Families of unequal numbers of pairs: mean of the pairs' lambdas.
            The averages are taken before the log: that of one short trace's ratio is at the mercy of
            a few tokens, and the correction for drawn frames (`crossed`) can leave nothing to take
            the log of. `mean_of_logs`, the log by problem text first, stands beside it.
@@ -69,14 +75,16 @@ class Series(NamedTuple):
     Attributes:
         owner: family of each series: `verdict` or a placebo family.
         pairs: (series, frame) indices of pairs.
-        frames: sentence and placement of each frame.
+        frames: sentence and placement of each frame, with several pairs also its number.
         left_out: frames that not every series has.
+        crossed: whether frames stand for sentences x word pairs.
     """
 
     owner: tuple[str, ...]
     pairs: tuple[tuple[int, ...], ...]
     frames: tuple[str, ...]
     left_out: int
+    crossed: bool
 
 
 def series_of(pairs: Sequence[Pair], terms: Terms) -> Series:
@@ -95,12 +103,30 @@ def series_of(pairs: Sequence[Pair], terms: Terms) -> Series:
             found.setdefault(key, {})[f"{pair.frame}/{pair.placement}"] = index
     every = [set(frames) for frames in found.values()]
     shared = sorted(set.intersection(*every))
+    counts = [sum(owner == key[0] for key in found) for owner in members if members[owner]]
+    if min(counts, default=0) >= 2 and len(set(counts)) == 1:
+        return _crossed(found, shared, left_out=len(set.union(*every)) - len(shared))
     return Series(
         tuple(owner for owner, *_ in found),
         tuple(tuple(frames[name] for name in shared) for frames in found.values()),
         tuple(shared),
         len(set.union(*every)) - len(shared),
+        crossed=False,
     )
+
+
+def _crossed(
+    found: Mapping[tuple[str, str, str], Mapping[str, int]], shared: Sequence[str], *, left_out: int
+) -> Series:
+    """One series a family: its word pairs, in the order of their names, in every shared frame."""
+    owners = tuple(dict.fromkeys(owner for owner, *_ in found))
+    items = []
+    for owner in owners:
+        own = [frames for key, frames in sorted(found.items()) if key[0] == owner]
+        items.append(tuple(frames[name] for name in shared for frames in own))
+    count = len(found) // len(owners)
+    names = tuple(f"{name}/{number}" for name in shared for number in range(count))
+    return Series(owners, tuple(items), names, left_out, crossed=True)
 
 
 def read(
@@ -335,6 +361,8 @@ def _said(
         parts.append(f"first in {ranking['first_share']:.1%} of resamples")
     else:
         parts.append(f"resamples not ranked: too few problem texts ({T_FROM} needed), or unstable")
+    if not series.crossed:
+        parts.append("one word pair in every sentence: consistency over sentences, not of meaning")
     if frames < FRAMES_DRAWN_FROM:
         parts.append(f"{frames} frames: for these wordings, problems alone are drawn")
     else:

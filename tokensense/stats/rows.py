@@ -15,9 +15,12 @@ import xarray as xr
 from tokensense.stats.resampling import Method
 
 CHARACTER, LOCALIZATION, DECISION = "character", "localization", "decision"
+LEFT_OUT = "left_out"
+# Without the agreement of scores: a line for every two of them is for a table of its own.
 SECTIONS = (
     *(DECISION, CHARACTER, "triple", "kind", "floor", "neutral"),
     *("read", "read_by_family", "informative", "controls", "beyond", "step_choice", LOCALIZATION),
+    *("polarity", "outcome_tone", LEFT_OUT, "concentration"),
 )
 
 
@@ -63,6 +66,9 @@ def table(
         found = result[section]
         if section == DECISION:
             rows += _decided(found)
+            continue
+        if section == LEFT_OUT:
+            rows += _left_out(found)
             continue
         if section == CHARACTER:
             counts = _counts(found.isel(quantity=0))
@@ -132,6 +138,22 @@ def _decided(found: xr.Dataset) -> list[Row]:
             if int(one[name]) >= 0
         )
         rows.append(Row(DECISION, str(endpoint), ", ".join(parts), "", "", "1", counts))
+    return rows
+
+
+def _left_out(found: xr.Dataset) -> list[Row]:
+    """Write the endpoints without each generator, one line each."""
+    rows = []
+    for name in found["left_out"].values:
+        one = found.sel(left_out=name)
+        parts = [
+            f"{endpoint} {value:.3f}"
+            for endpoint, value in one["estimate"].to_series().items()
+            if not np.isnan(value)
+        ]
+        rows.append(
+            Row(LEFT_OUT, str(name), ", ".join([*parts, str(one["word"].item())]), *[""] * 4)
+        )
     return rows
 
 

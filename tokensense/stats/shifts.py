@@ -13,6 +13,7 @@ problems does not redo: ranks, the limits of winsorizing, and the wording floor.
 Source   the opposed conditions are those of arXiv:2607.27888; the decomposition is ours.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -131,32 +132,33 @@ class Evidence(NamedTuple):
     length: Int64[np.ndarray, " rollout"]
 
 
-def token_columns(evidence: Evidence) -> dict[str, Float[np.ndarray, " token"]]:
-    """Per-token numbers whose sums make every statistic of `CATALOGUE`.
+def token_columns(evidence: Evidence) -> Iterator[tuple[str, Float[np.ndarray, " token"]]]:
+    """Per-token numbers whose sums make every statistic of `CATALOGUE`, a few at a time.
+
+    All of them together take ten times the memory of the evidence.
 
     Args:
         evidence: of one pair.
 
-    Returns:
-        Columns by name, over token; names as in `CATALOGUE`'s functions.
+    Yields:
+        Name and column over token; names as in `CATALOGUE`'s functions.
     """
     positive, negative = evidence.positive, evidence.negative
     size = sensitivity(positive, negative)
-    columns = {"tokens": np.ones_like(positive)}
+    yield "tokens", np.ones_like(positive)
     # A comparison with NaN is false: without a wording floor nothing is above it.
     for name, moved in (
         ("any", size > 0),
         ("floor", size > evidence.floor),
         ("fixed", size > FIXED_THRESHOLD),
     ):
-        columns |= _direction_columns(name, positive, negative, moved=moved)
-    columns |= _size_columns(evidence)
-    columns["common_squares"] = _centered(common(positive, negative), evidence.length) ** 2
-    columns["contrast_squares"] = _centered(contrast(positive, negative), evidence.length) ** 2
-    columns |= product_columns("value", winsorized(positive), winsorized(negative))
-    columns |= product_columns("rank", ranks(positive), ranks(negative))
-    columns |= product_columns("surprisal", ranks(size), ranks(evidence.surprisal))
-    return columns
+        yield from _direction_columns(name, positive, negative, moved=moved).items()
+    yield from _size_columns(evidence)
+    yield "common_squares", _centered(common(positive, negative), evidence.length) ** 2
+    yield "contrast_squares", _centered(contrast(positive, negative), evidence.length) ** 2
+    yield from product_columns("value", winsorized(positive), winsorized(negative)).items()
+    yield from product_columns("rank", ranks(positive), ranks(negative)).items()
+    yield from product_columns("surprisal", ranks(size), ranks(evidence.surprisal)).items()
 
 
 def product_columns(
@@ -220,23 +222,21 @@ def _direction_columns(
     }
 
 
-def _size_columns(evidence: Evidence) -> dict[str, np.ndarray]:
+def _size_columns(evidence: Evidence) -> Iterator[tuple[str, np.ndarray]]:
     """Sizes in nats, and the tokens that have a wording floor or a standardized shift."""
     positive, negative = evidence.positive, evidence.negative
     absolute = absolute_shift(positive, negative)
+    yield "absolute", absolute
     standard = standardized_shift(absolute, evidence.distance)
     known = ~np.isnan(standard)
-    return {
-        "shift": common(positive, negative),
-        "contrast": contrast(positive, negative),
-        "absolute": absolute,
-        "absolute_common": np.abs(common(positive, negative)),
-        "absolute_contrast": np.abs(contrast(positive, negative)),
-        "sensitivity": sensitivity(positive, negative),
-        "standard": np.where(known, standard, 0.0),
-        "standard_tokens": known.astype(np.float64),
-        "floor_tokens": (~np.isnan(evidence.floor)).astype(np.float64),
-    }
+    yield "standard", np.where(known, standard, 0.0)
+    yield "standard_tokens", known.astype(np.float64)
+    yield "shift", common(positive, negative)
+    yield "contrast", contrast(positive, negative)
+    yield "absolute_common", np.abs(common(positive, negative))
+    yield "absolute_contrast", np.abs(contrast(positive, negative))
+    yield "sensitivity", sensitivity(positive, negative)
+    yield "floor_tokens", (~np.isnan(evidence.floor)).astype(np.float64)
 
 
 def _centered(

@@ -64,18 +64,17 @@ def pair_sums(
         keep = used[:, index]
         tokens = broadcast(keep, sample.length)
         length = sample.length[keep]
-        table = token_columns(
-            Evidence(
-                positive=sample.shift(pair.positive)[tokens],
-                negative=sample.shift(pair.negative)[tokens],
-                surprisal=sample.surprisal[tokens],
-                distance=sample.distance[tokens],
-                floor=floor[tokens],
-                length=length,
-            )
+        evidence = Evidence(
+            positive=sample.shift(pair.positive)[tokens],
+            negative=sample.shift(pair.negative)[tokens],
+            surprisal=sample.surprisal[tokens],
+            distance=sample.distance[tokens],
+            floor=floor[tokens],
+            length=length,
         )
-        columns = tuple(table)
-        rows = np.stack([segment_sum(column, length) for column in table.values()], axis=1)
+        # Each column goes as soon as it is summed.
+        table = {name: segment_sum(one, length) for name, one in token_columns(evidence)}
+        columns, rows = tuple(table), np.stack(list(table.values()), axis=1)
         weights = {"token": np.ones(len(length)), "rollout": 1.0 / length}
         for name in WEIGHTINGS:
             found[name].append(

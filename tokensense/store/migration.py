@@ -6,7 +6,7 @@ Sign   none of its own.
 
 format 0  the store's first days: `/rollouts` without `wrong_token` and `sampled_logp`. Some stores
           without these say format 1, as the number was not raised when they came; they are read as
-          they are and completed by the same function.
+          they are and completed by the same function, as are those without `solution`.
 format 1  today's.
 
 Every step can be done again from any point where a kill left it: nodes are exchanged whole, and the
@@ -22,13 +22,13 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from tokensense.schema import FORMAT_VERSION, NO_TOKEN, ROLLOUTS
+from tokensense.schema import FORMAT_VERSION, NO_TEXT, NO_TOKEN, ROLLOUTS
 from tokensense.store import coverage, guard, layout, probing, tree
 from tokensense.store.lock import WriterLock
 from tokensense.store.tree import METADATA, WORK, OnEvent, read_json, write_json
 
 # What stands for "not known" in variables that came later.
-UNKNOWN = {"wrong_token": NO_TOKEN, "sampled_logp": math.nan}
+UNKNOWN = {"solution": NO_TEXT, "wrong_token": NO_TOKEN, "sampled_logp": math.nan}
 
 
 def migrate(store: Path, *, on_event: OnEvent) -> list[str]:

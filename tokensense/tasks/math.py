@@ -18,6 +18,7 @@ Source: the published files; the DAPO file repeats each problem about 100 times 
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,11 +63,12 @@ class ProblemFile(NamedTuple):
 
 
 class _Parsed(NamedTuple):
-    """Question, answer, and the id the source gives, if any."""
+    """Question, answer, the id that the source gives, and its solution, if any."""
 
     question: str
     answer: str
     name: object
+    solution: str | None = None
 
 
 def read_problems(path: str | Path, *, format: str) -> ProblemFile:
@@ -105,12 +107,12 @@ def _problems(path: Path, layout: str, refused: list[str]) -> Iterator[Problem]:
     parse = PARSERS[layout]
     for row in rows(path, refused):
         try:
-            question, answer, given = parse(row.record)
-            name = printed_number(given) or _place_name(layout, path, row)
+            read = parse(row.record)
+            name = printed_number(read.name) or _place_name(layout, path, row)
         except RowError as error:
             refused.append(f"{row.place}: {error}")
         else:
-            yield Problem(name=name, question=question, answer=answer, source=path.name)
+            yield Problem(name, read.question, read.answer, path.name, solution=read.solution)
 
 
 def _place_name(layout: str, path: Path, row: Row) -> str:
@@ -128,7 +130,7 @@ def _named_apart(problems: list[Problem]) -> list[Problem]:
             repeat += 1
             name = f"{problem.name}#{repeat}"
         used.add(name)
-        apart.append(Problem(name, problem.question, problem.answer, problem.source))
+        apart.append(replace(problem, name=name))
     return apart
 
 
@@ -159,7 +161,8 @@ def plain_integer(answer: str) -> str:
 
 
 def _gsm8k(record: Mapping[str, Any]) -> _Parsed:
-    return _Parsed(text(record, "question"), gsm8k_answer(text(record, "answer")), None)
+    solution = text(record, "answer")
+    return _Parsed(text(record, "question"), gsm8k_answer(solution), None, solution)
 
 
 def _math(record: Mapping[str, Any]) -> _Parsed:
@@ -173,7 +176,9 @@ def _math(record: Mapping[str, Any]) -> _Parsed:
     answer = printed_number(given)
     if answer is None:
         raise RowError(f"`answer` must be text or a number; {shown(given)} came")
-    return _Parsed(text(record, "problem"), answer, record.get("unique_id"))
+    solution = found(record, "solution")
+    written = solution if isinstance(solution, str) and solution.strip() else None
+    return _Parsed(text(record, "problem"), answer, record.get("unique_id"), written)
 
 
 def _aime(record: Mapping[str, Any]) -> _Parsed:

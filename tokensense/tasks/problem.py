@@ -29,12 +29,14 @@ class Problem:
         question: the question as given, without a chat template and without instructions.
         answer: the reference answer as text, None where none is known.
         source: the file or generator it came from.
+        solution: a reference solution as text, None where none is known.
     """
 
     name: str
     question: str
     answer: str | None
     source: str = ""
+    solution: str | None = None
 
 
 class Merged(NamedTuple):

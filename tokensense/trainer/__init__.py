@@ -1,0 +1,1 @@
+"""Training on token credit: an instrument for testing findings, not a framework."""

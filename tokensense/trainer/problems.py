@@ -1,0 +1,154 @@
+"""Where a run's problems come from, and who says which response is right.
+
+Reads  a planted task, or problems with reference answers.
+Gives  Task; `planted` and `listed` make one.
+Sign   rewards are 1 right, 0 wrong, NaN undecided.
+
+Problems are drawn by a seed alone, never by a position in a stream: step 17 of a run has the same
+problems whether the run was interrupted before it or not, and runs of one seed share them. No
+question of the held-out set is ever drawn.
+
+Source: own work.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tokensense.checks import require_member
+from tokensense.errors import SchemaError
+from tokensense.rollouts.grading import graded, labelled
+from tokensense.rollouts.trajectory import Encoder, Trace
+from tokensense.tasks.extraction import final_answer
+from tokensense.tasks.planted import PLANTED, PlantedTask
+from tokensense.tasks.problem import Problem
+
+# Of held-out sets, unless told otherwise; training draws by pairs of numbers, so never by this.
+HELD_OUT_SEED = 2027
+MOST_DRAWS = 100
+
+
+class Task(NamedTuple):
+    """What is trained on, and what it is judged on.
+
+    Attributes:
+        name: with its sizes, as checkpoints keep it.
+        draw: draw(count, seed): that many problems of distinct questions, none held out.
+        grade: grade(traces, problems, encoder): the traces with rewards, and labels where known.
+        answer: the final answer in a response's text, None where there is none; for the majority.
+        held_out: problems of distinct questions.
+    """
+
+    name: str
+    draw: Callable[[int, int], list[Problem]]
+    grade: Callable[[Sequence[Trace], Sequence[Problem], Encoder], list[Trace]]
+    answer: Callable[[str], str | None]
+    held_out: tuple[Problem, ...]
+
+
+def planted(
+    name: str = "tables",
+    *,
+    held_out: int = 2048,
+    held_out_seed: int = HELD_OUT_SEED,
+    task: PlantedTask | None = None,
+    **sizes: object,
+) -> Task:
+    """A task whose problems are drawn and whose tokens are labelled.
+
+    Args:
+        name: `tables` or `arithmetic`.
+        held_out: problems to judge by.
+        held_out_seed: of these.
+        task: another of this name, such as one of another world; None: the shipped one.
+        **sizes: of the task, such as `lookups` and `filler_mean` for `tables`.
+
+    Raises:
+        SchemaError: a size is unknown or out of range, or there are too few questions.
+    """
+    require_member("task", name, PLANTED)
+    chosen = PLANTED[name] if task is None else task
+    try:
+        kept = tuple(chosen.problems(held_out, held_out_seed, **sizes))
+    except TypeError as cause:
+        raise SchemaError(
+            f"{name} needs sizes that it has; {sizes} came: {cause}. Take names from "
+            "`tasks.tables.Regime` or `tasks.arithmetic.Chains`."
+        ) from cause
+    questions = frozenset(problem.question for problem in kept)
+
+    def draw(count: int, seed: int) -> list[Problem]:
+        return _others(chosen, questions, count, seed=seed, sizes=sizes)
+
+    def grade(
+        traces: Sequence[Trace], problems: Sequence[Problem], encoder: Encoder
+    ) -> list[Trace]:
+        return labelled(traces, problems, task=chosen, encoder=encoder)
+
+    said = ",".join(f"{key}={sizes[key]}" for key in sorted(sizes))
+    named = f"{name}({said}) held_out={held_out}@{held_out_seed}"
+    return Task(named, draw, grade, _last_word, kept)
+
+
+def listed(problems: Sequence[Problem], *, held_out: Sequence[Problem] = (), name: str) -> Task:
+    """Published problems with reference answers; each draw takes some at random, none twice.
+
+    Args:
+        problems: to train on; those whose question is held out are left out.
+        held_out: to judge by.
+        name: of the set.
+
+    Raises:
+        SchemaError: a draw asks for more problems than there are.
+    """
+    judged = frozenset(problem.question for problem in held_out)
+    known = [problem for problem in problems if problem.question not in judged]
+
+    def draw(count: int, seed: int) -> list[Problem]:
+        if count > len(known):
+            raise SchemaError(
+                f"a step needs {count} problems; {name} has {len(known)} that are not held out. "
+                "Lower `problems`."
+            )
+        chosen = np.random.default_rng(seed).permutation(len(known))[:count]
+        return [known[place] for place in chosen.tolist()]
+
+    def grade(
+        traces: Sequence[Trace], problems: Sequence[Problem], encoder: Encoder
+    ) -> list[Trace]:
+        del encoder
+        return graded(traces, {problem.name: problem.answer for problem in problems})[0]
+
+    return Task(name, draw, grade, _stated, tuple(held_out))
+
+
+def _others(
+    task: PlantedTask,
+    held_out: frozenset[str],
+    count: int,
+    *,
+    seed: int,
+    sizes: dict[str, object],
+) -> list[Problem]:
+    """Problems of distinct questions outside the held-out ones."""
+    found: dict[str, Problem] = {}
+    for more in np.random.SeedSequence(seed).generate_state(MOST_DRAWS, np.uint64).tolist():
+        for problem in task.problems(count, int(more), **sizes):
+            if problem.question not in held_out and len(found) < count:
+                found.setdefault(problem.question, problem)
+        if len(found) == count:
+            return list(found.values())
+    raise SchemaError(
+        f"a step needs {count} problems; {len(found)} were found outside the {len(held_out)} held "
+        "out. Hold out fewer, or take a larger task."
+    )
+
+
+def _last_word(text: str) -> str | None:
+    words = text.split()
+    return words[-1] if words else None
+
+
+def _stated(text: str) -> str | None:
+    return final_answer(text).text or None
