@@ -57,6 +57,8 @@ ALLOWED: dict[str, Allowed] = {
     "probes.overlap": Allowed(DESCRIPTION | {"models"}, {"torch"}),
     # downstream: arrays in, results out, never a model
     "stats": Allowed(GROUND, {"statsmodels"}),
+    "stats.centers": Allowed(GROUND | {"credit"}),
+    "stats.coefficients": Allowed(GROUND | {"credit"}),
     "credit": Allowed(GROUND),
     "adapters": Allowed(GROUND | {"models", "credit", "stats"}, {"torch", "trl", "verl"}),
     "figures": Allowed({"schema", "errors", "checks"}, {"matplotlib"}),

@@ -125,7 +125,7 @@ def ranking(
             present=np.ones((batches, 3, rules), dtype=bool),
         )
     )
-    return Ranking(*(_part(found, place) for place in range(3)))
+    return Ranking(*(found.part(place) for place in range(3)))
 
 
 def shares(
@@ -167,7 +167,7 @@ def shares(
             present=np.ones((len(gain), 4, *gain.shape[1:]), dtype=bool),
         )
     )
-    return Shares(*(_part(found, place) for place in range(4)))
+    return Shares(*(found.part(place) for place in range(4)))
 
 
 def alignment(
@@ -250,9 +250,3 @@ def rank_agreement(
     if not varies.any():
         return math.nan
     return float(np.mean(together[varies] / np.sqrt(one[varies] * other[varies])))
-
-
-def _part(found: Estimates, place: int) -> Estimates:
-    """One of the outputs that were resampled together."""
-    names = ("estimate", "low", "high", "error", "method", "clusters", "lost")
-    return Estimates(*(getattr(found, name)[place] for name in names))

@@ -27,7 +27,7 @@ Where there is no interval, `method` says why and the limits are NaN.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
 
 import numpy as np
@@ -152,6 +152,14 @@ class Estimates:
     method: Int8[np.ndarray, "*output"]
     clusters: Int64[np.ndarray, "*output"]
     lost: Int64[np.ndarray, "*output"]
+
+    def part(self, place: int) -> "Estimates":
+        """One entry of the first dim of the outputs, where several quantities were put together.
+
+        Args:
+            place: of the entry.
+        """
+        return Estimates(*(np.asarray(getattr(self, f.name)[place]) for f in fields(self)))
 
 
 def cluster_sums(
