@@ -19,26 +19,29 @@ Cost   in units of a forward pass: a weighting 2.5 beside one forward for all, a
 Source own; methods/delta.md section 2.4, "exact full-parameter DelTA".
 """
 
-import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Float64
-from torch import Tensor, nn
-from torch.func import functional_call, jvp
-from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch import Tensor
+from torch.func import functional_call
 
 from tokensense.checks import require_member
 from tokensense.errors import PolicyError, SchemaError, StatisticsError
-from tokensense.models.head import head_of
 from tokensense.models.plan import Branch, Row, plan_padded
 from tokensense.models.policy import Policy
-from tokensense.models.scorer import evaluation, require_scorable
-from tokensense.models.selfcheck import hidden_rows
+from tokensense.models.scorer import require_scorable
+from tokensense.probes.tangents import (
+    LogProbs,
+    difference,
+    fitting_step,
+    forward_mode,
+    plain,
+    squared_norm,
+    unflat,
+)
 
 TOKENS_PER_ROW = 2048
 METHODS = ("auto", "jvp", "difference")
@@ -47,8 +50,6 @@ OBJECTION = "jvp"  # in Policy.objections
 # weightings that nearly cancel.
 TOLERANCE = {"float64": 1e-4, "float32": 1e-4, "float16": 0.1, "bfloat16": 0.2}
 ROUNDING = 1e-6
-# Mean |change of log p|, nats, that a step of central differences should make.
-STEP_LOW, STEP, STEP_HIGH = 0.01, 0.015, 0.02
 
 
 class Products(NamedTuple):
@@ -86,11 +87,11 @@ def pooled_gradients(
     """
     _require_weights(weights, branches)
     require_scorable(policy, branches)
-    model = _LogProbs(policy)
+    model = LogProbs(policy)
     leaves = {name: p.detach().requires_grad_() for name, p in model.named_parameters()}
     size = sum(p.numel() for p in leaves.values())
     pooled = torch.zeros((len(weights), size), dtype=_dtype(policy), device=policy.device)
-    with _plain(policy), torch.enable_grad():
+    with plain(policy), torch.enable_grad():
         for row in _rows(branches, tokens_per_row):
             given = torch.from_numpy(weights[:, row.slots]).to(policy.device)
             counted = [pool for pool in range(len(weights)) if bool(given[pool].any())]
@@ -134,7 +135,7 @@ def inner_products(
             cannot be scored by it.
     """
     require_scorable(policy, branches)
-    model = _LogProbs(policy)
+    model = LogProbs(policy)
     values = {name: p.detach() for name, p in model.named_parameters()}
     size = sum(p.numel() for p in values.values())
     if directions.ndim != 2 or directions.shape[1] != size:
@@ -145,15 +146,15 @@ def inner_products(
     exact = resolved_method(policy, method) == "jvp"
     found = np.empty((len(directions), sum(len(b.response) for b in branches)))
     plan = _rows(branches, tokens_per_row)
-    with _plain(policy), torch.no_grad():
+    with plain(policy), torch.no_grad():
         for pool, direction in enumerate(directions):
-            tangent = _unflat(direction, values)
-            step = 0.0 if exact or not plan else _step(model, values, tangent, plan[0])
+            tangent = unflat(direction, values)
+            step = 0.0 if exact or not plan else fitting_step(model, values, tangent, plan[0])
             for row in plan:
                 if exact:
-                    part = _forward_mode(model, values, tangent, row)
+                    part = forward_mode(model, values, tangent, row)
                 else:
-                    part = _difference(model, values, tangent, row, step=step)
+                    part = difference(model, values, tangent, row, step=step)
                 found[pool, row.slots] = part.double().cpu().numpy()
     return found
 
@@ -218,11 +219,6 @@ def center_products(
     return products[0], squared_norm(means[0]), squared_norm(means[1])
 
 
-def squared_norm(gradient: Float[Tensor, "..."]) -> float:
-    """||gradient||^2, added up in float64."""
-    return float(gradient.double().square().sum())
-
-
 def identity_error(
     weights: Float[np.ndarray, " token"], products: Float64[np.ndarray, " token"], squared: float
 ) -> float:
@@ -269,74 +265,6 @@ def resolved_method(policy: Policy, method: str) -> str:
     return "difference" if objection else "jvp"
 
 
-class _LogProbs(nn.Module):
-    """The policy's model, asked for the log-probabilities of the targets of one padded row."""
-
-    def __init__(self, policy: Policy) -> None:
-        super().__init__()
-        self.model = policy.model
-
-    def forward(self, row: Row) -> Float[Tensor, " token"]:
-        ((_, hidden),) = hidden_rows(self.model, [row])
-        head = head_of(self.model)
-        # As `logits_of`, which works in place: that cannot be differentiated.
-        raw = functional.linear(hidden, head.weight, head.bias)
-        logits = head.scale * raw.to(torch.promote_types(raw.dtype, torch.float32))
-        if math.isfinite(head.softcap):
-            logits = head.softcap * torch.tanh(logits / head.softcap)
-        targets = torch.from_numpy(row.targets).to(logits.device)
-        chosen = logits.gather(1, targets[:, None])[:, 0]
-        return chosen - logits.logsumexp(-1)
-
-
-def _forward_mode(
-    model: nn.Module, values: dict[str, Tensor], tangent: dict[str, Tensor], row: Row
-) -> Tensor:
-    """Derivative of the log-probabilities of a row along a tangent."""
-
-    def logp(parameters: dict[str, Tensor]) -> Tensor:
-        return functional_call(model, parameters, (row,), tie_weights=True)  # type: ignore[no-any-return]
-
-    found: Tensor = jvp(logp, (values,), (tangent,))[1]
-    return found
-
-
-def _difference(
-    model: nn.Module,
-    values: dict[str, Tensor],
-    tangent: dict[str, Tensor],
-    row: Row,
-    *,
-    step: float,
-) -> Tensor:
-    """The same by a central difference."""
-    ends = []
-    for sign in (1.0, -1.0):
-        moved = {name: value + sign * step * tangent[name] for name, value in values.items()}
-        ends.append(functional_call(model, moved, (row,), tie_weights=True))
-    found: Tensor = (ends[0] - ends[1]) / (2.0 * step)
-    return found
-
-
-def _step(
-    model: nn.Module, values: dict[str, Tensor], tangent: dict[str, Tensor], row: Row
-) -> float:
-    """A step that moves log p by STEP_LOW to STEP_HIGH nats on average, found on one row."""
-    norms = [
-        math.sqrt(sum(squared_norm(part) for part in parts.values())) for parts in (values, tangent)
-    ]
-    if norms[1] == 0.0:
-        return 1.0
-    step = 1e-3 * norms[0] / norms[1]
-    for _ in range(12):
-        change = float(_difference(model, values, tangent, row, step=step).abs().mean()) * step
-        if STEP_LOW <= change <= STEP_HIGH:
-            break
-        # Far out the change is no longer linear in the step: not more than tenfold at once.
-        step *= min(max(STEP / change if change else 10.0, 0.1), 10.0)
-    return step
-
-
 def _objection(policy: Policy) -> str:
     """Why the forward mode cannot be used; "" where it can."""
     draw = torch.Generator().manual_seed(0)
@@ -347,13 +275,13 @@ def _objection(policy: Policy) -> str:
     ]
     weights = np.where(np.arange(17) % 3 == 0, -1.0, 1.0)[None]
     pooled = pooled_gradients(policy, branches, weights)
-    model = _LogProbs(policy)
+    model = LogProbs(policy)
     values = {name: p.detach() for name, p in model.named_parameters()}
     products = np.empty(17)
     try:
-        with _plain(policy), torch.no_grad():
+        with plain(policy), torch.no_grad():
             for row in _rows(branches, TOKENS_PER_ROW):
-                part = _forward_mode(model, values, _unflat(pooled[0], values), row)
+                part = forward_mode(model, values, unflat(pooled[0], values), row)
                 products[row.slots] = part.double().cpu().numpy()
     except (NotImplementedError, RuntimeError) as cause:
         return f"the forward mode fails: {str(cause).splitlines()[0]}"
@@ -361,34 +289,9 @@ def _objection(policy: Policy) -> str:
     return f"the forward mode is off by {off:.1e}" if off > TOLERANCE[policy.dtype] else ""
 
 
-@contextmanager
-def _plain(policy: Policy) -> Iterator[None]:
-    """Evaluation mode, the one SDPA kernel that can be differentiated in any way, no row left out.
-
-    An embedding with a padding index drops that row's gradient going backward, and only there.
-    """
-    embedding: Any = policy.model.get_input_embeddings()
-    padding = getattr(embedding, "padding_idx", None)
-    embedding.padding_idx = None
-    try:
-        with evaluation(policy.model), sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        embedding.padding_idx = padding
-
-
 def _rows(branches: Sequence[Branch], tokens_per_row: int) -> list[Row]:
     """Padded rows, the largest first."""
     return [row for (row,) in plan_padded(branches, tokens_per_row=tokens_per_row)]
-
-
-def _unflat(flat: Tensor, like: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A flat direction as tensors of the parameters' shapes."""
-    parts = torch.split(flat, [value.numel() for value in like.values()])
-    return {
-        name: part.view_as(value).to(value.dtype)
-        for (name, value), part in zip(like.items(), parts, strict=True)
-    }
 
 
 def _dtype(policy: Policy) -> torch.dtype:
