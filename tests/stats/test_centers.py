@@ -12,6 +12,7 @@ from tokensense.errors import StatisticsError
 from tokensense.stats.centers import (
     CENTER_NUMBERS,
     center_numbers,
+    contrast_change,
     held_out,
     pooled_alpha,
     removal,
@@ -106,7 +107,14 @@ def test_the_discriminator_on_other_problems():
     assert found.auroc.shape == (2, 24)
     # Half of the tokens differ by 3 deviations, half by none.
     assert found.auroc.mean() == pytest.approx(0.75, abs=0.06)
-    assert found.contrast[1] > found.contrast[2]
+    by = np.repeat(problem, length)
+    lam = 0.8 + 0.4 * found.alpha[1]
+    change = contrast_change(vectors, advantage, lam, problem=by, resamples=200)
+    before, after = (center_numbers(dense(vectors), advantage, c)["contrast"] for c in (None, lam))
+    assert change.estimate == pytest.approx(after / before - 1)
+    assert 0 < change.low < change.estimate < change.high
+    same = contrast_change(vectors, advantage, np.full(lam.size, 0.8), problem=by, resamples=100)
+    assert same.estimate == pytest.approx(0.0, abs=1e-12)
     blind = world(signal=0.0)
     chance = held_out(dense(blind[0]), blind[1], np.repeat(problem, length), refinements=(1,))
     assert chance.auroc.mean() == pytest.approx(0.5, abs=0.03)

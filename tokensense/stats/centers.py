@@ -4,7 +4,7 @@ Reads  a Geometry of token vectors (credit.delta: stored vectors, the whole head
        advantages of the tokens' responses, problems, tokens to leave out.
 Gives  center_numbers (masses, cosine, contrast, cancellation, tilt), removal (with intervals: what
        some tokens do to the cosine, against as many random ones), held_out (discriminator and
-       contrast on other problems, K = 0, 1, ...), pooled_alpha.
+       contrast on other problems, K = 0, 1, ...), contrast_change, pooled_alpha.
 Sign   a token with a positive alignment v.(mu+ - mu-) looks like those of right responses.
 
 Every number but the intervals of `removal` needs alignments and norms only, so that it is the same
@@ -19,7 +19,6 @@ Source: methods/delta.md section 6, A to C and K; claims 16 to 18 of methods/cla
 """
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +32,7 @@ from tokensense.stats.catalogue import ratio
 from tokensense.stats.resampling import (
     Estimates,
     Resampling,
+    Statistic,
     cluster_sums,
     intervals,
     resample,
@@ -51,13 +51,12 @@ CENTER_NUMBERS: dict[str, str] = {
 class HeldOut(NamedTuple):
     """What centers of other problems say about a problem; rows are refinements, as asked for.
 
-    auroc: token alignment for the side of its response, one a problem. contrast: of centers of all
-    held-out tokens, each weighed as the rule would; the last row is without the rule. problem: the
-    problems with both sides, in the order of the columns of `auroc`.
+    auroc: token alignment for the side of its response, one a problem. alpha: of every token, made
+    with those centers. problem: the problems with both sides, as the columns of `auroc`.
     """
 
     auroc: Float64[np.ndarray, "refinement problem"]
-    contrast: Float64[np.ndarray, " refinement_1"]
+    alpha: Float64[np.ndarray, "refinement token"]
     problem: Int64[np.ndarray, " problem"]
 
 
@@ -171,30 +170,18 @@ def removal(
     kept = [np.ones_like(removed), ~removed]
     for _ in range(draws):
         kept.append(segment_ranks(rng.random(removed.size), length) > broadcast(each, length))
-    owner = broadcast(problem, length)
-    clusters = int(problem.max(initial=0)) + 1
     masses = [mass * keep for keep in kept for mass in sides(advantage)]
-    sums = np.stack(
-        [
-            cluster_sums(np.column_stack([vectors * mass[:, None], mass]), owner, clusters=clusters)
-            for mass in masses
-        ],
-        axis=1,
-    )
 
     def statistic(totals: np.ndarray) -> np.ndarray:
-        means = ratio(totals[..., :-1], totals[..., -1:])
-        means = means.reshape(len(means), len(kept), 2, -1)
+        means = _means(totals, rows=len(kept))
         product = (means[:, :, 0] * means[:, :, 1]).sum(-1)
         size = np.sqrt((means**2).sum(-1)).prod(-1)
         cosine = ratio(product, size)
         fall, random = cosine[:, 0] - cosine[:, 1], cosine[:, 0] - cosine[:, 2:].mean(1)
         return np.stack([cosine[:, 0], fall, random, fall - random], axis=1)
 
-    has_tokens = sums[:, :2, -1].sum(axis=1) > 0
-    present = np.repeat(has_tokens[:, None], 4, axis=1)
-    plan = Resampling(clusters, resamples, seed)
-    found = intervals(resample(sums, statistic, plan=plan, present=present))
+    owner = broadcast(problem, length)
+    found = _resampled(vectors, masses, owner, statistic, resamples=resamples, seed=seed)
     return Removal(*map(found.part, range(4)))
 
 
@@ -205,10 +192,9 @@ def held_out(
     *,
     refinements: tuple[int, ...] = (0, 1, 2, 3),
     folds: int = 4,
-    coefficients: Callable[[np.ndarray], np.ndarray] = lambda alpha: 0.8 + 0.4 * alpha,
     seed: int = 0,
 ) -> HeldOut:
-    """Discriminator and contrast on problems that the centers have not seen.
+    """Discriminator and alphas on problems that the centers have not seen.
 
     Args:
         geometry: of the vectors of all tokens.
@@ -216,7 +202,6 @@ def held_out(
         problem: number of each token's problem text.
         refinements: numbers of refinements K to compare.
         folds: of problems.
-        coefficients: alpha -> coefficient of a token in the held-out centers.
         seed: of the folds.
 
     Raises:
@@ -249,9 +234,40 @@ def held_out(
     auroc = np.array(
         [[_auroc(row[number == p], advantage[number == p]) for p in mixed] for row in score]
     )
-    weighed = [coefficients(row) for row in alpha] + [np.ones(advantage.size)]
-    apart = [center_numbers(geometry, advantage, row)["contrast"] for row in weighed]
-    return HeldOut(auroc, np.array(apart), names[mixed].astype(np.int64))
+    return HeldOut(auroc, alpha, names[mixed].astype(np.int64))
+
+
+def contrast_change(
+    vectors: Float[np.ndarray, "token dim"],
+    advantage: Float64[np.ndarray, " token"],
+    coefficients: Float64[np.ndarray, " token"],
+    *,
+    problem: Int64[np.ndarray, " token"],
+    resamples: int = 10_000,
+    seed: int = 0,
+) -> Estimates:
+    """Contrast of the centers under coefficients over that without them, minus 1.
+
+    With coefficients of held-out alphas: do centers that others chose lie further apart?
+
+    Args:
+        vectors: of stored proxies.
+        advantage: of each token's response.
+        coefficients: of each token, fixed.
+        problem: number of each token's problem text, from 0; the unit of resampling.
+        resamples: of problems.
+        seed: of the resamples.
+    """
+    masses = [*sides(advantage), *sides(advantage, coefficients)]
+
+    def statistic(totals: np.ndarray) -> np.ndarray:
+        means = _means(totals, rows=2)
+        apart = np.linalg.norm(means[:, :, 0] - means[:, :, 1], axis=-1)
+        contrast = ratio(apart, np.linalg.norm(means, axis=-1).sum(-1))
+        return np.asarray(ratio(contrast[:, 1:], contrast[:, :1]) - 1)
+
+    found = _resampled(vectors, masses, problem, statistic, resamples=resamples, seed=seed)
+    return found.part(0)
 
 
 def pooled_alpha(
@@ -276,6 +292,39 @@ def pooled_alpha(
         if found is not None:
             alpha[here & (advantage != 0)] = found.alpha[here & (advantage != 0)]
     return alpha
+
+
+def _means(
+    totals: Float[np.ndarray, "row side dim_1"], *, rows: int
+) -> Float[np.ndarray, "row weighting 2 dim"]:
+    """Centers of each weighting from sums of vectors and masses."""
+    means = ratio(totals[..., :-1], totals[..., -1:])
+    return means.reshape(len(means), rows, 2, -1)
+
+
+def _resampled(
+    vectors: Float[np.ndarray, "token dim"],
+    masses: list[np.ndarray],
+    owner: Int64[np.ndarray, " token"],
+    statistic: Statistic,
+    *,
+    resamples: int,
+    seed: int,
+) -> Estimates:
+    """A statistic of centers, with intervals over problems; masses come in pairs of sides."""
+    clusters = int(owner.max(initial=0)) + 1
+    sums = np.stack(
+        [
+            cluster_sums(np.column_stack([vectors * mass[:, None], mass]), owner, clusters=clusters)
+            for mass in masses
+        ],
+        axis=1,
+    )
+    has_tokens = sums[:, :2, -1].sum(axis=1) > 0
+    outputs = statistic(sums.sum(axis=0, keepdims=True)).shape[-1]
+    present = np.repeat(has_tokens[:, None], outputs, axis=1)
+    plan = Resampling(clusters, resamples, seed)
+    return intervals(resample(sums, statistic, plan=plan, present=present))
 
 
 def _both(advantage: Float64[np.ndarray, " token"]) -> bool:
