@@ -53,6 +53,7 @@ ALLOWED: dict[str, Allowed] = {
     "probes.resample": Allowed(DESCRIPTION | {"models"}),
     "probes.ablate": Allowed(DESCRIPTION | {"models"}),
     "probes.gradients": Allowed(DESCRIPTION | {"models"}, {"torch"}),
+    "probes.tangents": Allowed({"models"}, {"torch"}),
     "probes.proxies": Allowed(DESCRIPTION | {"models"}, {"torch"}),
     "probes.overlap": Allowed(DESCRIPTION | {"models"}, {"torch"}),
     # downstream: arrays in, results out, never a model

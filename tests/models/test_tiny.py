@@ -224,7 +224,10 @@ def test_sampled_traces_read_as_text_and_come_back(name):
 def test_the_wheel_takes_the_policies_along():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     wheel = settings["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert wheel["force-include"] == {"data/tiny": "tokensense/data/tiny"}
+    taken = wheel["force-include"]
+    assert taken["data/tiny"] == "tokensense/data/tiny"
+    assert all(inside == f"tokensense/{path}" for path, inside in taken.items())
+    assert all((ROOT / path).exists() for path in taken)
 
 
 @pytest.mark.slow  # builds a wheel

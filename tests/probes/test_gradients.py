@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from tests.models.zoo import PACKED, tiny_policy
 from tokensense.errors import PolicyError, SchemaError, StatisticsError
 from tokensense.models import tiny
-from tokensense.models.derivatives import squared_norm
 from tokensense.models.plan import Branch
 from tokensense.models.policy import Policy
 from tokensense.probes import gradients
@@ -20,6 +19,7 @@ from tokensense.probes.gradients import (
     own_products,
     pooled_gradients,
     resolved_method,
+    squared_norm,
 )
 
 WORDS = ("<pad>", "<unk>", "<eos>", *(f"w{place}" for place in range(37)))

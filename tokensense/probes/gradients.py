@@ -30,18 +30,18 @@ from torch.func import functional_call
 
 from tokensense.checks import require_member
 from tokensense.errors import PolicyError, SchemaError, StatisticsError
-from tokensense.models.derivatives import (
-    LogProbs,
-    difference,
-    forward_mode,
-    plain_path,
-    squared_norm,
-    step_of,
-    unflat,
-)
 from tokensense.models.plan import Branch, Row, plan_padded
 from tokensense.models.policy import Policy
 from tokensense.models.scorer import require_scorable
+from tokensense.probes.tangents import (
+    LogProbs,
+    difference,
+    fitting_step,
+    forward_mode,
+    plain,
+    squared_norm,
+    unflat,
+)
 
 TOKENS_PER_ROW = 2048
 METHODS = ("auto", "jvp", "difference")
@@ -91,7 +91,7 @@ def pooled_gradients(
     leaves = {name: p.detach().requires_grad_() for name, p in model.named_parameters()}
     size = sum(p.numel() for p in leaves.values())
     pooled = torch.zeros((len(weights), size), dtype=_dtype(policy), device=policy.device)
-    with plain_path(policy), torch.enable_grad():
+    with plain(policy), torch.enable_grad():
         for row in _rows(branches, tokens_per_row):
             given = torch.from_numpy(weights[:, row.slots]).to(policy.device)
             counted = [pool for pool in range(len(weights)) if bool(given[pool].any())]
@@ -146,10 +146,10 @@ def inner_products(
     exact = resolved_method(policy, method) == "jvp"
     found = np.empty((len(directions), sum(len(b.response) for b in branches)))
     plan = _rows(branches, tokens_per_row)
-    with plain_path(policy), torch.no_grad():
+    with plain(policy), torch.no_grad():
         for pool, direction in enumerate(directions):
             tangent = unflat(direction, values)
-            step = 0.0 if exact or not plan else step_of(model, values, tangent, plan[0])
+            step = 0.0 if exact or not plan else fitting_step(model, values, tangent, plan[0])
             for row in plan:
                 if exact:
                     part = forward_mode(model, values, tangent, row)
@@ -279,7 +279,7 @@ def _objection(policy: Policy) -> str:
     values = {name: p.detach() for name, p in model.named_parameters()}
     products = np.empty(17)
     try:
-        with plain_path(policy), torch.no_grad():
+        with plain(policy), torch.no_grad():
             for row in _rows(branches, TOKENS_PER_ROW):
                 part = forward_mode(model, values, unflat(pooled[0], values), row)
                 products[row.slots] = part.double().cpu().numpy()

@@ -210,7 +210,7 @@ def reliability(product: float, first: float, second: float) -> float:
         StatisticsError: a half is zero.
 
     Example:
-        >>> round(reliability(0.6, 1.0, 1.0), 6)
+        >>> round(reliability(0.6, 1.0, 1.0), 3)
         0.75
         >>> reliability(-0.6, 1.0, 1.0)
         0.0

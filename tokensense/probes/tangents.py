@@ -1,15 +1,11 @@
-"""Log-probabilities of padded rows as functions of the parameters: to be differentiated any way.
+"""Derivatives of log-probabilities along a direction in the parameters, one padded row at a time.
 
-Reads  a Policy, padded rows of `plan`.
-Gives  LogProbs, a module for `functional_call`; forward_mode and difference, its derivative along a
-       direction; plain_path, what has to be around it; unflat, squared_norm.
-Sign   positive: a small step along the direction makes the target likelier.
+Reads  a Policy, a Row, parameters and a tangent by name.
+Gives  LogProbs, plain (what a derivative needs around it), forward_mode, difference, fitting_step;
+       unflat, squared_norm.
+Sign   positive: a step along the tangent makes the token likelier; nats per unit of the parameters.
 
-No compiled layers, no custom ops, no trie: a custom op has a forward mode that is silently zero.
-Differences take a step that moves log p by .01 to .02 nats on average, the window in which those of
-SmolLM2 were right to 1 %.
-
-Source: own; notes/engineering.md section 2.
+Source see `gradients`, which says where each may be used and what it costs.
 """
 
 import math
@@ -34,23 +30,20 @@ from tokensense.models.selfcheck import hidden_rows
 STEP_LOW, STEP, STEP_HIGH = 0.01, 0.015, 0.02
 
 
-class LogProbs(nn.Module):
-    """The policy's model, asked for the log-probabilities of the targets of one padded row.
+def squared_norm(gradient: Float[Tensor, "..."]) -> float:
+    """||gradient||^2, added up in float64."""
+    return float(gradient.double().square().sum())
 
-    Attributes:
-        model: of the policy; its parameters are those of this module.
-    """
+
+class LogProbs(nn.Module):
+    """The policy's model, asked for the log-probabilities of the targets of one padded row."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__()
         self.model = policy.model
 
     def forward(self, row: Row) -> Float[Tensor, " token"]:
-        """Log-probabilities of the targets of a row, nats.
-
-        Args:
-            row: padded, without segments.
-        """
+        """Log-probabilities of the targets of a row, nats."""
         ((_, hidden),) = hidden_rows(self.model, [row])
         head = head_of(self.model)
         # As `logits_of`, which works in place: that cannot be differentiated.
@@ -63,26 +56,10 @@ class LogProbs(nn.Module):
         return chosen - logits.logsumexp(-1)
 
 
-def squared_norm(gradient: Float[Tensor, "..."]) -> float:
-    """||gradient||^2, added up in float64.
-
-    Args:
-        gradient: of any shape.
-    """
-    return float(gradient.double().square().sum())
-
-
 def forward_mode(
     model: nn.Module, values: dict[str, Tensor], tangent: dict[str, Tensor], row: Row
 ) -> Tensor:
-    """Derivative of the log-probabilities of a row along a tangent, nats per unit of it.
-
-    Args:
-        model: a LogProbs.
-        values: parameters by name.
-        tangent: the direction, in the same shapes.
-        row: padded.
-    """
+    """Derivative of the log-probabilities of a row along a tangent."""
 
     def logp(parameters: dict[str, Tensor]) -> Tensor:
         return functional_call(model, parameters, (row,), tie_weights=True)  # type: ignore[no-any-return]
@@ -99,15 +76,7 @@ def difference(
     *,
     step: float,
 ) -> Tensor:
-    """The same as `forward_mode` by a central difference.
-
-    Args:
-        model: a LogProbs.
-        values: parameters by name.
-        tangent: the direction, in the same shapes.
-        row: padded.
-        step: in units of the tangent.
-    """
+    """The same by a central difference."""
     ends = []
     for sign in (1.0, -1.0):
         moved = {name: value + sign * step * tangent[name] for name, value in values.items()}
@@ -116,17 +85,10 @@ def difference(
     return found
 
 
-def step_of(
+def fitting_step(
     model: nn.Module, values: dict[str, Tensor], tangent: dict[str, Tensor], row: Row
 ) -> float:
-    """A step that moves log p by STEP_LOW to STEP_HIGH nats on average, found on one row.
-
-    Args:
-        model: a LogProbs.
-        values: parameters by name.
-        tangent: the direction, in the same shapes.
-        row: padded.
-    """
+    """A step that moves log p by STEP_LOW to STEP_HIGH nats on average, found on one row."""
     norms = [
         math.sqrt(sum(squared_norm(part) for part in parts.values())) for parts in (values, tangent)
     ]
@@ -143,13 +105,10 @@ def step_of(
 
 
 @contextmanager
-def plain_path(policy: Policy) -> Iterator[None]:
+def plain(policy: Policy) -> Iterator[None]:
     """Evaluation mode, the one SDPA kernel that can be differentiated in any way, no row left out.
 
     An embedding with a padding index drops that row's gradient going backward, and only there.
-
-    Args:
-        policy: in evaluation mode inside.
     """
     embedding: Any = policy.model.get_input_embeddings()
     padding = getattr(embedding, "padding_idx", None)
@@ -162,12 +121,7 @@ def plain_path(policy: Policy) -> Iterator[None]:
 
 
 def unflat(flat: Tensor, like: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A flat direction as tensors of the parameters' shapes.
-
-    Args:
-        flat: one number a parameter.
-        like: parameters by name, in the order of the numbers.
-    """
+    """A flat direction as tensors of the parameters' shapes."""
     parts = torch.split(flat, [value.numel() for value in like.values()])
     return {
         name: part.view_as(value).to(value.dtype)
