@@ -6,8 +6,9 @@ One sample of groups from a policy. Four geometries: the published row proxy, th
 the gradient of the whole head, and exact gradients of all parameters. `numbers.csv` holds centers
 and coefficients in each; `claims.csv` what rows 16 to 19 of methods/claims.md ask for, with
 intervals: 16 cosine without format tokens, against as many random ones; 17 contrast of held-out
-centers; 18 held-out discriminator, K = 1 against K = 3; 19 alphas of the row proxy against exact
-ones, tokens with p < .9, a value a pool of 8 problems. `types.csv`: mean coefficient by token.
+centers, beside a control whose centers know nothing; 18 held-out discriminator, K = 1 against
+K = 3; 19 alphas of the row proxy against exact ones, tokens with p < .9, a value a pool of 8
+problems. `types.csv`: mean coefficient by token.
 
 Source: methods/delta.md section 6; methods/claims.md.
 """
@@ -24,7 +25,7 @@ import torch
 
 from studies.learning_rules import KINDS, Batch, drawn_batch
 from studies.learning_tables import short, write
-from tokensense.credit.delta import Contrast, Geometry, dense, fit, full_head, row_gradient
+from tokensense.credit.delta import Contrast, Geometry, dense, fit, full_head, row_gradient, sigmoid
 from tokensense.errors import TokensenseError
 from tokensense.models.policy import Policy, load_policy
 from tokensense.probes.gradients import center_products
@@ -124,6 +125,21 @@ def pool_agreements(policy: Policy, batch: Batch, config: Config) -> np.ndarray:
     return np.array(found)
 
 
+def blind_alpha(vectors: np.ndarray, advantage: np.ndarray, batch: Batch) -> np.ndarray:
+    """Alphas of the true sides from centers of responses whose advantages were shuffled.
+
+    Margins mirror each other on the two sides, so that any direction drives the centers apart: what
+    is left of the change beyond this has to do with right and wrong.
+    """
+    shuffled = np.random.default_rng(0).permutation(batch.advantage)
+    geometry = dense(vectors)
+    found = fit(geometry, broadcast(shuffled, batch.length))
+    assert found is not None
+    seen = geometry(*found.weights)
+    toward = 2 * seen.alignment + (seen.negative - seen.positive)
+    return sigmoid(np.where(advantage > 0, toward, -toward) / np.mean(found.gamma))
+
+
 def claims(policy: Policy, batch: Batch, config: Config) -> Iterator[dict[str, object]]:
     """What rows 16 to 19 ask for, in the row proxy; format tokens and fillers apart."""
     view = head_view(policy, batch.branches)
@@ -143,6 +159,9 @@ def claims(policy: Policy, batch: Batch, config: Config) -> Iterator[dict[str, o
         change = centers.contrast_change(vectors, advantage, 0.8 + 0.4 * alpha, problem=problem)
         yield _line("17", f"change of held-out contrast, K = {k}", change)
         yield _line("18", f"held-out AUROC of tokens, K = {k}", mean_of(elsewhere.auroc[k]))
+    blind = blind_alpha(vectors, advantage, batch)
+    change = centers.contrast_change(vectors, advantage, 0.8 + 0.4 * blind, problem=problem)
+    yield _line("17", "the same with centers of shuffled responses, K = 1", change)
     gap = mean_of(elsewhere.auroc[1] - elsewhere.auroc[3])
     yield _line("18", "held-out AUROC, K = 1 minus K = 3", gap)
     agreements = mean_of(pool_agreements(policy, batch, config))
