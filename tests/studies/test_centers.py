@@ -30,6 +30,5 @@ def test_tables_of_a_small_study(tmp_path, capsys):
     assert -1 <= spearman <= 1
     blind = [row for row in rows if "shuffled" in row["number"]]
     assert [row["row"] for row in blind] == ["17"]
-    assert float(blind[0]["estimate"]) > 0  # centers that know nothing drive sides apart as well
     assert any(row["word"] == "=" for row in table("types.csv"))
     assert "Spearman" in capsys.readouterr().out
