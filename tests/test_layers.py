@@ -25,7 +25,7 @@ class Allowed(NamedTuple):
     heavy: frozenset[str] | set[str] = frozenset()
 
 
-GROUND = {"schema", "errors", "checks", "segments"}
+GROUND = {"schema", "errors", "checks", "segments", "bundled"}
 DESCRIPTION = GROUND | {"tasks", "rollouts"}
 MODEL = {"torch", "transformers", "accelerate", "gguf"}
 
@@ -33,11 +33,12 @@ ALLOWED: dict[str, Allowed] = {
     # ground: words, errors, checks, arithmetic of ragged arrays
     "schema": Allowed(set()),
     "errors": Allowed(set()),
+    "bundled": Allowed(set()),
     "checks": Allowed({"errors"}),
     "segments": Allowed({"errors", "checks"}),
     # upstream: what is sampled and by whom
     "tasks": Allowed({"schema", "errors", "checks"}),
-    "models": Allowed({"schema", "errors", "checks"}, MODEL),
+    "models": Allowed({"schema", "errors", "checks", "bundled"}, MODEL),
     "rollouts": Allowed(GROUND | {"tasks"}),
     "rollouts.generate": Allowed(GROUND | {"tasks", "models"}, {"torch", "transformers"}),
     "importing": Allowed(DESCRIPTION),

@@ -18,13 +18,13 @@ Source: notes/tinymodel.md, sections 0 and 1; notes/assay.md, section 1 (sizes).
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from tokensense.bundled import bundled
 from tokensense.errors import PolicyError
 
 SCHEME = "tiny:"
@@ -63,10 +63,8 @@ SIZES = {
 
 
 def root() -> Path:
-    """The folder of the shipped policies: inside an installed package, else of the checkout."""
-    package = Path(str(resources.files("tokensense")))
-    installed = package / "data" / "tiny"
-    return installed if installed.is_dir() else package.parent / "data" / "tiny"
+    """The folder of the shipped policies."""
+    return bundled("tiny")
 
 
 def shipped() -> list[str]:

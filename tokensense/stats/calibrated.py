@@ -15,9 +15,8 @@ import csv
 import math
 from collections.abc import Sequence
 from functools import cache
-from importlib import resources
-from pathlib import Path
 
+from tokensense.bundled import bundled
 from tokensense.checks import require_range
 from tokensense.errors import SchemaError
 
@@ -72,10 +71,7 @@ def warning(endpoint: str, *, clusters: int, rollouts: float) -> str | None:
 @cache
 def table() -> Sequence[Row]:
     """Rows of the calibration without a planted effect."""
-    package = Path(str(resources.files("tokensense")))
-    installed = package / "data" / "calibration"
-    folder = installed if installed.is_dir() else package.parent / "data" / "calibration"
-    with (folder / "calibration.csv").open(newline="", encoding="utf-8") as file:
+    with bundled("calibration/calibration.csv").open(newline="", encoding="utf-8") as file:
         return [row for row in csv.DictReader(file) if float(row["effect"]) == 0]
 
 

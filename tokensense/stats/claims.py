@@ -18,11 +18,11 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib import resources
 from pathlib import Path
 
 from filelock import FileLock
 
+from tokensense.bundled import bundled
 from tokensense.errors import InputError, StatisticsError
 
 VERDICTS = ("supported", "refuted", "inconclusive", "not testable here")
@@ -94,13 +94,6 @@ class Result:
     command: str
 
 
-def data_file(name: str) -> Path:
-    """A file of `data/`: inside an installed package, else of the checkout."""
-    package = Path(str(resources.files("tokensense")))
-    installed = package / "data" / name
-    return installed if installed.exists() else package.parent / "data" / name
-
-
 def read_claims(path: Path | None = None) -> dict[int, Claim]:
     """Claims by row number.
 
@@ -110,7 +103,7 @@ def read_claims(path: Path | None = None) -> dict[int, Claim]:
     Raises:
         InputError: a row cannot be read; it names file, line and field.
     """
-    path = path or data_file("claims.csv")
+    path = path or bundled("claims.csv")
     with path.open(encoding="utf-8", newline="") as file:
         found = [
             _claim(line, f"{path}, line {i}") for i, line in enumerate(csv.DictReader(file), 2)
@@ -165,7 +158,7 @@ def ledger(claims: dict[int, Claim], path: Path | None = None) -> list[dict[str,
         Fields `row`, `claim`, `source`, `policy`, `estimate`, `n`, `verdict`, `run`; a verdict by
         criteria that have changed since ends in ", post hoc".
     """
-    path = path or data_file("claim_results.csv")
+    path = path or bundled("claim_results.csv")
     last: dict[tuple[int, str], dict[str, str]] = {}
     if path.exists():
         with path.open(encoding="utf-8", newline="") as file:
