@@ -36,6 +36,17 @@ def test_workers_share_the_threads_and_give_them_back():
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+def test_work_runs_in_inference_mode_and_its_caller_does_not(workers):
+    def work(task):
+        for _ in range(2):
+            yield torch.is_inference_mode_enabled()
+
+    for inside in side_by_side("ab", work, workers=workers):
+        assert inside
+        assert not torch.is_inference_mode_enabled()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
 def test_an_error_stops_the_others_and_is_raised(workers):
     started = []
 

@@ -120,7 +120,7 @@ def read_rows(
     """What `read` makes of the hidden states before every response token, row by row.
 
     For whatever `score` does not keep: the states themselves (`lambda hidden, targets: hidden`), or
-    the likeliest tokens (`head.top_log_probs`). Nothing is held but the row at hand.
+    the likeliest tokens (`distribution.top_log_probs`). Nothing is held but the row at hand.
 
     Args:
         policy: scored in evaluation mode, as in `score`.

@@ -20,6 +20,9 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
+_NOTHING = object()
+
+
 class _End(NamedTuple):
     """The last word of a task: what it failed of, None if it did not."""
 
@@ -40,9 +43,8 @@ def side_by_side(
         workers: threads; with 1 the caller does the work.
     """
     if workers <= 1:
-        with torch.inference_mode():
-            for task in tasks:
-                yield from work(task)
+        for task in tasks:
+            yield from _in_inference_mode(work(task))
         return
     results: SimpleQueue[Result | _End] = SimpleQueue()
     stop = Event()
@@ -79,3 +81,13 @@ def side_by_side(
         stop.set()
         pool.shutdown(wait=True, cancel_futures=True)
         torch.set_num_threads(threads)
+
+
+def _in_inference_mode(results: Iterator[Result]) -> Iterator[Result]:
+    """The same results; the mode ends before the caller goes on."""
+    while True:
+        with torch.inference_mode():
+            result = next(results, _NOTHING)
+        if result is _NOTHING:
+            return
+        yield result  # type: ignore[misc]
