@@ -48,6 +48,7 @@ import xarray as xr
 
 from studies.calibration_table import PRIMARIES, added, verdict
 from studies.null_data import Cell, Made, made, true_lambda
+from studies.rows import written
 from tokensense.errors import TokensenseError
 from tokensense.stats.endpoints import informative
 from tokensense.stats.reading import read
@@ -288,16 +289,6 @@ def key(job: Job) -> dict[str, object]:
 
 
 # All of them
-
-
-def written(path: Path, rows: Sequence[dict[str, object]], *, add: bool = False) -> None:
-    """Rows as CSV, at the end of what is there or in its place."""
-    fresh = not (add and path.exists())
-    with path.open("a" if add else "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        if fresh:
-            writer.writeheader()
-        writer.writerows(rows)
 
 
 def known(out: Path, config: Config) -> list[dict[str, str]]:

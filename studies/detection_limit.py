@@ -37,6 +37,7 @@ import xarray as xr
 import tokensense as ts
 from studies import blind_naming, build_tiny_policy
 from studies.calibration_table import limits
+from studies.rows import written
 from tokensense.errors import TokensenseError
 from tokensense.models import tiny
 from tokensense.models.policy import load_policy
@@ -212,16 +213,6 @@ def limits_table(table: Sequence[Mapping[str, object]]) -> list[dict[str, object
         said = "fires without truth" if limit == 0.0 else limit
         found.append({"diagnostic": name, "limit": said, "false_alarms": alarms})
     return found
-
-
-def written(path: Path, rows: Sequence[Mapping[str, object]], *, add: bool = False) -> None:
-    """Rows as CSV, behind what is there or in its place."""
-    fresh = not (add and path.exists())
-    with path.open("a" if add else "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        if fresh:
-            writer.writeheader()
-        writer.writerows(rows)
 
 
 def known(out: Path) -> list[dict[str, str]]:

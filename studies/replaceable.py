@@ -33,15 +33,15 @@ import torch
 from tqdm import tqdm
 
 import tokensense as ts
-from tokensense.errors import StatisticsError
 from tokensense.models.distribution import top_log_probs
 from tokensense.models.head import head_of
 from tokensense.models.plan import Branch
 from tokensense.models.policy import Policy
 from tokensense.models.scorer import read_rows
 from tokensense.probes.contexts import Problems, read_problems
-from tokensense.probes.resample import LEAST_ACCURACY, MOST_ACCURACY, Start, Trials, resample
+from tokensense.probes.resample import Start, Trials, require_estimable, resample
 from tokensense.schema import Kind
+from tokensense.stats.catalogue import ratio
 from tokensense.stats.resampling import Resampling, cluster_sums, intervals
 from tokensense.stats.resampling import resample as draws_of
 from tokensense.tasks.planted import PLANTED
@@ -263,16 +263,12 @@ def _row(
 
 
 def _ratio(totals: np.ndarray) -> np.ndarray:
-    return _divided(totals[:, 0], totals[:, 1])[:, None]
+    return ratio(totals[:, 0], totals[:, 1])[:, None]
 
 
 def _enrichment(totals: np.ndarray) -> np.ndarray:
-    share = _divided(totals[:, 0], totals[:, 1])
-    return _divided(share, _divided(totals[:, 2], totals[:, 3]))[:, None]
-
-
-def _divided(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    return np.divide(above, below, out=np.full(above.shape, np.nan), where=below != 0)
+    share = ratio(totals[:, 0], totals[:, 1])
+    return ratio(share, ratio(totals[:, 2], totals[:, 3]))[:, None]
 
 
 def _auroc_row(tokens: pd.DataFrame, plan: Resampling) -> dict[str, Any]:
@@ -291,7 +287,7 @@ def _auroc_row(tokens: pd.DataFrame, plan: Resampling) -> dict[str, Any]:
     found = intervals(
         draws_of(
             sums,
-            lambda t: _divided(t[:, 0] - t[:, 1], t[:, 2])[:, None],
+            lambda t: ratio(t[:, 0] - t[:, 1], t[:, 2])[:, None],
             plan=plan,
             present=sums[:, 2:] > 0,
         )
@@ -333,11 +329,7 @@ def main(config: Config, *, policy_name: str, out: Path) -> pd.DataFrame:
     study.probe(policy, ("opposed",), frames=config.frames)
     rollouts = study.archive().rollouts()
     accuracy = float(np.mean(rollouts["reward"].values))
-    if not LEAST_ACCURACY <= accuracy <= MOST_ACCURACY:
-        raise StatisticsError(
-            f"values need a policy that is right in {LEAST_ACCURACY:.0%} to {MOST_ACCURACY:.0%} of "
-            f"its responses; {policy_name} is right in {accuracy:.1%}: not estimable."
-        )
+    require_estimable(accuracy)
     tokens = measured(policy, read_problems(rollouts, policy), flat_tokens(study), config)
     tokens["matched"] = matched(tokens)
     table = table_of(tokens, config)

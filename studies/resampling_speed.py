@@ -28,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import bootstrap
 
+from studies.memory import peak_gib
 from tokensense.errors import TokensenseError
 from tokensense.segments import segment_sum
 from tokensense.stats.auroc import auroc, contest_sums, contests, orientations
@@ -144,19 +145,11 @@ def _since(clock: tuple[float, float]) -> tuple[float, float]:
     return time.perf_counter() - clock[0], time.process_time() - clock[1]
 
 
-def _peak() -> float:
-    """Peak of this process's memory in GiB; `ru_maxrss` would count the parent's on Linux."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM"):
-            return int(line.split()[1]) / 2**20
-    raise OSError("a line VmHWM is needed in /proc/self/status; run this on Linux")
-
-
 def measured(
     compute: Callable[[Config, int], tuple[float, float, Estimates]], config: Config, group: int
 ) -> tuple[float, float, Estimates, float]:
     """To run in a process of its own."""
-    return *compute(config, group), _peak()
+    return *compute(config, group), peak_gib()
 
 
 def main(config: Config, *, out: Path) -> list[Line]:

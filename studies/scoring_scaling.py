@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from studies.scoring_speed import memory_start, status
+from studies.memory import status
+from studies.scoring_speed import memory_start
 from tokensense.models.pace import loads_of, operations
 from tokensense.models.plan import Branch
 from tokensense.models.policy import Policy, load_policy

@@ -41,6 +41,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from studies.memory import status
 from studies.scoring_jobs import JOBS, job
 from studies.scoring_peers import PEERS, reference
 from tokensense.models.plan import Branch, plan_rows
@@ -197,12 +198,6 @@ def spread(count: int, batch: int, *, wanted: float) -> list[int]:
     step = max(1, round(len(starts) / max(1.0, wanted)))
     chosen = starts[step // 2 :: step]
     return [i for start in chosen for i in range(start, min(start + batch, count))]
-
-
-def status(key: str) -> float:
-    """A line of /proc/self/status, KiB."""
-    lines = Path("/proc/self/status").read_text("ascii").splitlines()
-    return float(next(line for line in lines if line.startswith(key)).split()[1])
 
 
 def memory_start() -> float:

@@ -37,6 +37,7 @@ import numpy as np
 import xarray as xr
 
 import tokensense as ts
+from studies.memory import peak_gib
 from tokensense.errors import TokensenseError
 from tokensense.flat import CONDITION_LABELS
 from tokensense.schema import BASE, PROBE, ROLLOUTS, STATISTICS, Kind
@@ -291,15 +292,7 @@ def measured(compute: Callable[[str], xr.Dataset], path: str) -> tuple[Spent, fl
     """Time, peak GiB of this process, and the result; to run in a process of its own."""
     began = Spent.now()
     found = compute(path)
-    return Spent.now().since(began), _peak(), found["mean"].values.ravel().tolist()
-
-
-def _peak() -> float:
-    """Peak of this process's memory in GiB; `ru_maxrss` would count the parent's on Linux."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM"):
-            return int(line.split()[1]) / 2**20
-    raise OSError("a line VmHWM is needed in /proc/self/status; run this on Linux")
+    return Spent.now().since(began), peak_gib(), found["mean"].values.ravel().tolist()
 
 
 def grouped(path: Path) -> list[Line]:
@@ -308,7 +301,7 @@ def grouped(path: Path) -> list[Line]:
     for what, compute in (("plain xarray", by_plain_xarray), ("Study.tokens", by_tokens)):
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, mp_context=context) as pool:
-            idle = pool.submit(_peak).result()
+            idle = pool.submit(peak_gib).result()
             spent, peak, mean = pool.submit(measured, compute, str(path)).result()
         results.append(mean)
         lines += [

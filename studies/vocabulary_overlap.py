@@ -27,6 +27,7 @@ from tokensense.probes import CATALOGUE
 from tokensense.probes.contexts import read_problems
 from tokensense.probes.overlap import overlaps
 from tokensense.schema import VERDICT
+from tokensense.stats.catalogue import ratio
 from tokensense.stats.resampling import (
     REASONS,
     Method,
@@ -95,8 +96,7 @@ def summary(
 
 def _triple(totals: np.ndarray) -> np.ndarray:
     """Means of verdict and placebo, and their difference."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        verdict, placebo = totals[:, 0] / totals[:, 2], totals[:, 1] / totals[:, 2]
+    verdict, placebo = (ratio(totals[:, place], totals[:, 2]) for place in (0, 1))
     return np.stack([verdict, placebo, verdict - placebo], 1)
 
 

@@ -1,8 +1,8 @@
 """What a prefix is worth: how often fresh continuations of it end right.
 
 Reads  a Policy, responses with places to cut them, a judge of whole responses.
-Gives  resample: the value before every cut with its count of trials, what each piece between two
-       cuts gained, and how reliable these gains are (split-half).
+Gives  require_estimable; resample: the value before every cut with its count of trials, what each
+       piece between two cuts gained, and how reliable these gains are (split-half).
 Sign   value in [0, 1]; gain = value after the piece - value before it: positive, it made a right
        answer likelier.
 
@@ -142,7 +142,7 @@ def resample(
         for place, cut in enumerate(asked):
             verdict = judge(int(owner[cut]), (*kept[place], *drawn[place].ids))
             tally.add(int(cut), place % 2, verdict=verdict)
-        _require_estimable(tally.values(), position)
+        require_estimable(_accuracy(tally.values(), position))
         if _reliability(tally.halves(), pieces) >= plan.reliability:
             break
         chosen = tally.least_certain(plan.most - plan.first)
@@ -222,9 +222,15 @@ def _known(starts: Sequence[Start], owner: np.ndarray, position: np.ndarray) -> 
     return np.where(whole, reward, np.nan)
 
 
-def _require_estimable(values: np.ndarray, position: np.ndarray) -> None:
-    """Refuse a policy that is nearly always right or wrong from the start."""
-    accuracy = _accuracy(values, position)
+def require_estimable(accuracy: float | None) -> None:
+    """Refuse a policy that is nearly always right or wrong from the start.
+
+    Args:
+        accuracy: share of right responses; None where it is not known.
+
+    Raises:
+        StatisticsError: it is outside [.1, .9].
+    """
     if accuracy is not None and not LEAST_ACCURACY <= accuracy <= MOST_ACCURACY:
         raise StatisticsError(
             f"values of prefixes need a policy that is right in {LEAST_ACCURACY:.0%} to "
