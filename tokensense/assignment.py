@@ -83,8 +83,8 @@ def assign_credit(
     archive = study.archive()
     credit = credit_of(study.tokens(), archive.rollouts(), rules=rules, advantage=advantage)
     with archive:
-        for name in credit["rule"].values.tolist():
-            archive.write_node(f"/credit/{name}", _node(credit, name))
+        names = credit["rule"].values.tolist()
+        archive.write_nodes({f"/credit/{name}": _node(credit, name) for name in names})
     return credit
 
 

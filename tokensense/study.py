@@ -369,8 +369,7 @@ def analyze(study: Study, *, resamples: int = 10_000, seed: int = 0) -> dict[str
     }
     results = describe(tokens, scores=weights, resamples=resamples, seed=seed)
     with archive:
-        for name, dataset in results.items():
-            archive.write_node(f"/stats/{name}", dataset)
+        archive.write_nodes({f"/stats/{name}": dataset for name, dataset in results.items()})
     return results
 
 

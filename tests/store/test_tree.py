@@ -107,7 +107,7 @@ def test_a_group_that_is_hidden_is_only_hidden(tmp_path):
         archive.write_node("stats/a", OLD)
         archive.write_node("stats/b", OLD)
         archive.write_node("credit/a", OLD)
-    tree.consolidate(path, without="stats/a")
+    tree.consolidate(path, without=["stats/a"])
     with xr.open_datatree(path) as found:
         assert found.groups == ("/", "/credit", "/stats", "/credit/a", "/stats/b")
     tree.consolidate(path)
@@ -172,3 +172,47 @@ def test_disk_errors_say_what_to_do_and_ours_pass(tmp_path):
         raise PermissionError(13, "Permission denied")
     with pytest.raises(StoreError, match=r"^ours$"), tree.disk(tmp_path, "it"):
         raise StoreError("ours")
+
+
+@pytest.mark.parametrize("killed_at", range(12))
+def test_several_nodes_are_each_whole_and_a_next_writer_finishes_what_was_committed(
+    tmp_path, killed_at
+):
+    store = tmp_path / "s.zarr"
+    with Archive(store) as archive:
+        archive.write_node("/stats/a", xr.Dataset({"x": ("t", [1])}))
+    events = []
+
+    def event(name):
+        events.append(name)
+        if len(events) > killed_at:
+            raise FaultError(name)
+
+    new = {f"/stats/{name}": xr.Dataset({"x": ("t", [2, 2])}) for name in "abc"}
+    archive = Archive(store, on_event=event)
+    try:
+        archive.write_nodes(new)
+    except FaultError:
+        committed = sum(name == "publish:ready" for name in events)
+    else:
+        committed = 3
+    archive.close()
+    # The next writer rolls forward; plain xarray sees whole nodes and nothing else.
+    with Archive(store) as archive:
+        archive.write_node("/stats/d", xr.Dataset({"x": ("t", [3])}))
+    with xr.open_datatree(store) as found:
+        lengths = {name: node["x"].size for name, node in found["stats"].children.items()}
+    expected = {"a": 2 if committed else 1, "d": 1}
+    expected |= dict.fromkeys("abc"[:committed], 2)
+    assert lengths == expected
+    assert not tree.outdated(store)
+
+
+def test_the_metadata_are_brought_up_to_date_once_for_all(tmp_path):
+    events = []
+    with Archive(tmp_path / "s", on_event=events.append) as archive:
+        archive.write_nodes({f"/stats/n{i}": xr.Dataset({"x": ("t", [i])}) for i in range(5)})
+        archive.write_nodes({f"/stats/n{i}": xr.Dataset({"x": ("t", [-i])}) for i in range(5)})
+    assert events.count("publish:consolidated") == 2
+    assert events.count("publish:hidden") == 1
+    assert events.count("publish:placed") == 10

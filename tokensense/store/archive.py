@@ -16,6 +16,7 @@ Source: own work; the CF contiguous ragged array.
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -125,7 +126,7 @@ class Archive(Reader):
                         "Use another store for other rollouts; nothing was written."
                     )
                 return
-            self._publish("/rollouts", offered)
+            self._publish({"/rollouts": offered})
 
     def append_rollouts(self, dataset: xr.Dataset, *, join: Join) -> int:
         """Put more rollouts behind those of the store; the same ones again do nothing.
@@ -149,7 +150,7 @@ class Archive(Reader):
         added = layout.content_digest(offered)
         with self._writing("more rollouts"):
             if not (self.path / "rollouts" / METADATA).exists():
-                self._publish("/rollouts", offered.assign_attrs({coverage.DIGEST: added}))
+                self._publish({"/rollouts": offered.assign_attrs({coverage.DIGEST: added})})
                 return int(offered.sizes["rollout"])
             stored = self.rollouts().load()
             parts = coverage.parts_of(stored.attrs, stored.sizes["rollout"])
@@ -162,7 +163,7 @@ class Archive(Reader):
             parts.append(coverage.Part(both.sizes["rollout"], digest, added, offered.attrs))
             shown = json.dumps([part._asdict() for part in parts], sort_keys=True)
             both.attrs |= {coverage.DIGEST: digest, coverage.PARTS: shown}
-            self._publish("/rollouts", both)
+            self._publish({"/rollouts": both})
         return int(offered.sizes["rollout"])
 
     def write_node(self, node: str, dataset: xr.Dataset) -> None:
@@ -177,29 +178,40 @@ class Archive(Reader):
             StoreError: the path is not allowed.
             SchemaError: the Dataset holds what cannot be stored portably.
         """
-        node = node_path(node)
-        if node.count("/") != 2 or node.split("/")[1] in ("rollouts", "probes"):
-            raise StoreError(
-                f"a node needs a path such as /stats/<analysis>; it is {node!r}. "
-                "Rollouts are written by write_rollouts, probes by start_probe and write_block."
-            )
-        encoded = layout.encode_texts(dataset, what=node)
-        with self._writing(node):
+        self.write_nodes({node: dataset})
+
+    def write_nodes(self, nodes: Mapping[str, xr.Dataset]) -> None:
+        """Write or replace several nodes, each as a whole; see `write_node`.
+
+        Args:
+            nodes: path -> Dataset. All are checked before the first is written.
+
+        Raises:
+            StoreError: a path is not allowed.
+            SchemaError: a Dataset holds what cannot be stored portably.
+        """
+        encoded = {}
+        for node, dataset in ((node_path(name), found) for name, found in nodes.items()):
+            if node.count("/") != 2 or node.split("/")[1] in ("rollouts", "probes"):
+                raise StoreError(
+                    f"a node needs a path such as /stats/<analysis>; it is {node!r}. "
+                    "Rollouts are written by write_rollouts, probes by start_probe and write_block."
+                )
+            encoded[node] = layout.encode_texts(dataset, what=node)
+        with self._writing(", ".join(encoded)):
             rollouts = coverage.attributes_of(self.path, "/rollouts")
             made_on = {coverage.MADE_ON: rollouts[coverage.DIGEST]} if rollouts else {}
-            self._publish(node, encoded.assign_attrs(made_on))
+            self._publish({node: found.assign_attrs(made_on) for node, found in encoded.items()})
 
-    def _publish(self, node: str, dataset: xr.Dataset) -> None:
-        stamped = dataset.assign_attrs(
-            {layout.PROVENANCE: json.dumps(provenance.stamp(), sort_keys=True)}
-        )
-        tree.publish(
-            self.path,
-            node,
-            lambda folder: layout.write_dataset(stamped, folder),
-            on_event=self._on_event,
-        )
-        provenance.log(self._work, "written", node=node)
+    def _publish(self, nodes: Mapping[str, xr.Dataset]) -> None:
+        stamp = {layout.PROVENANCE: json.dumps(provenance.stamp(), sort_keys=True)}
+        builds = {
+            node: partial(layout.write_dataset, dataset.assign_attrs(stamp))
+            for node, dataset in nodes.items()
+        }
+        tree.publish_all(self.path, builds, on_event=self._on_event)
+        for node in nodes:
+            provenance.log(self._work, "written", node=node)
 
     # Probes
 

@@ -20,7 +20,7 @@ import json
 import os
 import shutil
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -183,18 +183,18 @@ def write_group(folder: Path, attributes: dict[str, Any]) -> None:
     )
 
 
-def consolidate(folder: Path, *, without: str | None = None) -> None:
+def consolidate(folder: Path, *, without: Collection[str] = ()) -> None:
     """Bring the consolidated metadata of a group and of every group below it up to date.
 
     Args:
         folder: the group.
-        without: a node, as a path below `folder`, that readers shall not see.
+        without: nodes, as paths below `folder`, that readers shall not see.
     """
     for group, fresh in outdated(folder, without=without).items():
         write_json(group / METADATA, fresh)
 
 
-def outdated(folder: Path, *, without: str | None = None) -> dict[Path, dict[str, Any]]:
+def outdated(folder: Path, *, without: Collection[str] = ()) -> dict[Path, dict[str, Any]]:
     """Groups whose consolidated metadata are not those of their members, and what they should be.
 
     Args as for `consolidate`; the innermost groups come first.
@@ -204,17 +204,19 @@ def outdated(folder: Path, *, without: str | None = None) -> dict[Path, dict[str
     return found
 
 
-def _gather(folder: Path, without: str | None, found: dict[Path, dict[str, Any]]) -> dict[str, Any]:
+def _gather(
+    folder: Path, without: Collection[str], found: dict[Path, dict[str, Any]]
+) -> dict[str, Any]:
     """Metadata of all members of a group, name -> JSON, as zarr lays them out."""
     members: dict[str, Any] = {}
     for child in _members(folder):
-        if child.name == without:
+        if child.name in without:
             continue
         own = read_json(child / METADATA, what="consolidating metadata")
         members[child.name] = own
         if own["node_type"] == "group":
-            top, _, rest = (without or "").partition("/")
-            below = _gather(child, rest if top == child.name else None, found)
+            paths = (path.partition("/") for path in without)
+            below = _gather(child, [rest for top, _, rest in paths if top == child.name], found)
             members |= {f"{child.name}/{name}": metadata for name, metadata in below.items()}
             members[child.name] = _group(own["attributes"], {})
     ordered = dict(sorted(members.items(), key=_zarr_order))
@@ -262,7 +264,7 @@ def _is_array(folder: Path) -> bool:
 
 
 def publish(store: Path, node: str, build: Callable[[Path], None], *, on_event: OnEvent) -> None:
-    """Put a node in its place, or a new one in place of an old one.
+    """Put a node in its place, or a new one in place of an old one; see `publish_all`.
 
     Args:
         store: folder of the store; the caller holds its lock.
@@ -270,6 +272,29 @@ def publish(store: Path, node: str, build: Callable[[Path], None], *, on_event: 
         build: makes the zarr group in the folder that it is given.
         on_event: called with the name of each step; for tests.
     """
+    publish_all(store, {node: build}, on_event=on_event)
+
+
+def publish_all(
+    store: Path, nodes: Mapping[str, Callable[[Path], None]], *, on_event: OnEvent
+) -> None:
+    """Put nodes in their places, or new ones in place of old ones.
+
+    Each is there whole or not at all, whenever a kill comes. The store's metadata, which grow with
+    every node, are brought up to date once for all of them.
+
+    Args:
+        store: folder of the store; the caller holds its lock.
+        nodes: path such as "/stats/shifts" -> what makes its zarr group in the folder that it is
+            given.
+        on_event: called with the name of each step; for tests.
+    """
+    labels = [_built(store, node, build, on_event=on_event) for node, build in nodes.items()]
+    _finish(store, labels, on_event=on_event)
+
+
+def _built(store: Path, node: str, build: Callable[[Path], None], *, on_event: OnEvent) -> str:
+    """Build a node aside and set its commit mark; its label."""
     label = node.strip("/").replace("/", "@")
     building, ready = store / WORK / "building" / label, store / WORK / "ready" / label
     shutil.rmtree(building, ignore_errors=True)
@@ -287,31 +312,39 @@ def publish(store: Path, node: str, build: Callable[[Path], None], *, on_event: 
     building.rename(ready)
     sync_folder(ready.parent)
     on_event("publish:ready")
-    _finish(store, label, on_event=on_event)
+    return label
 
 
-def _finish(store: Path, label: str, *, on_event: OnEvent) -> None:
-    """Everything after the commit mark; may be done again from any point."""
-    node = label.replace("@", "/")
-    ready, target = store / WORK / "ready" / label, store / node
-    trash = store / WORK / "trash" / label
-    if target.exists():
-        consolidate(store, without=node)
+def _finish(store: Path, labels: Sequence[str], *, on_event: OnEvent) -> None:
+    """Everything after the commit marks; may be done again from any point."""
+    nodes = {label: label.replace("@", "/") for label in labels}
+    old = [label for label, node in nodes.items() if (store / node).exists()]
+    if old:
+        consolidate(store, without=[nodes[label] for label in old])
         on_event("publish:hidden")
+    for label in old:
+        trash = store / WORK / "trash" / label
         shutil.rmtree(trash, ignore_errors=True)
         trash.parent.mkdir(exist_ok=True)
-        target.rename(trash)
+        (store / nodes[label]).rename(trash)
         on_event("publish:moved")
+    for label, node in nodes.items():
+        _place(store / WORK / "ready" / label, store / node, store=store)
+        on_event("publish:placed")
+    consolidate(store)
+    on_event("publish:consolidated")
+    for label in old:
+        shutil.rmtree(store / WORK / "trash" / label, ignore_errors=True)
+
+
+def _place(ready: Path, target: Path, *, store: Path) -> None:
+    """Move a finished node to its place, whose group is made where it is missing."""
     if target.parent != store and not (target.parent / METADATA).exists():
         about = DESCRIPTIONS.get(target.parent.name, f"nodes of {target.parent.name}")
         write_group(target.parent, {"description": about})
     ready.rename(target)
     sync_folder(target.parent)
     sync_folder(ready.parent)
-    on_event("publish:placed")
-    consolidate(store)
-    on_event("publish:consolidated")
-    shutil.rmtree(trash, ignore_errors=True)
 
 
 def strays(store: Path) -> list[Path]:
@@ -331,9 +364,10 @@ def roll_forward(store: Path, *, on_event: OnEvent) -> list[str]:
         stray.unlink(missing_ok=True)
     shutil.rmtree(work / "building", ignore_errors=True)
     labels = sorted(entry.name for entry in (work / "ready").glob("*"))
-    for label in labels:
-        _finish(store, label, on_event=on_event)
-    consolidate(store)
+    if labels:
+        _finish(store, labels, on_event=on_event)
+    else:
+        consolidate(store)
     shutil.rmtree(work / "trash", ignore_errors=True)
     for probe in (work / "probes").glob("*"):
         if _is_assembled(store / "probes" / probe.name / METADATA, probe / "plan.json"):
