@@ -44,6 +44,7 @@ from torch.nn import functional
 from studies.memory import status
 from studies.scoring_jobs import JOBS, job
 from studies.scoring_peers import PEERS, reference
+from tokensense.models.memory import fastest_row
 from tokensense.models.plan import Branch, plan_rows
 from tokensense.models.policy import Policy, load_policy
 from tokensense.models.scorer import score
@@ -162,9 +163,10 @@ def _prepared(
     """A warm variant: its batch (found where 0 is given), places to be timed, and the call."""
     if variant in OURS:
         part = branches[:: max(1, len(branches) // 16)][:16]
-        score(policy, part, **OURS[variant])
+        settings = OURS[variant] | {"tokens_per_row": fastest_row(policy)}
+        score(policy, part, **settings)
         everything = list(range(len(branches)))
-        return 0, everything, lambda all_: [s.logp for s in score(policy, all_, **OURS[variant])]
+        return 0, everything, lambda all_: [s.logp for s in score(policy, all_, **settings)]
     peer = reference if variant == REFERENCE else PEERS[variant]
     alone = variant in (REFERENCE, "one at a time")
     with torch.inference_mode():

@@ -31,7 +31,6 @@ from tokensense.models.policy import Policy
 from tokensense.models.scorer import TOKENS_PER_ROW
 
 # On CUDA rows want to be longer, as each launches some thousand kernels; not measured.
-FASTEST = {"cpu": TOKENS_PER_ROW}
 FASTEST_ELSEWHERE = 16384
 SMALLEST = 128  # tokens a row; below, the matrix products are too small to be worth it
 SHARE = 0.8  # of free memory; the closed form is good to 30 %
@@ -159,7 +158,7 @@ def room_for(
     on_cpu = policy.device.type == "cpu"
     free = free_bytes(policy.device) // (processes if on_cpu else 1)
     most = torch.get_num_threads() if on_cpu and path != "alone" else 1
-    fastest = FASTEST.get(policy.device.type, FASTEST_ELSEWHERE)
+    fastest = fastest_row(policy)
     fixed = tokens_per_row is not None
     room = Room(tokens_per_row or fastest, most)
     for room in _rooms(tokens_per_row or fastest, most, halve=not fixed):
@@ -178,6 +177,17 @@ def room_for(
     if need > free:  # another start had more; what it fixed stands, and may yet do
         warnings.warn(f"{said}. Where memory runs out, rows are halved.", stacklevel=2)
     return room
+
+
+def fastest_row(policy: Policy) -> int:
+    """Tokens in one forward pass at which a policy is fastest, where memory allows.
+
+    On a CPU in 16 bits twice those of float32, which take the same memory: on SmolLM2-135M, short
+    answers, probe and few-shot went 8, 13 and 9 % faster than at half of it, and no faster at twice.
+    """
+    if policy.device.type != "cpu":
+        return FASTEST_ELSEWHERE
+    return TOKENS_PER_ROW if policy.dtype == "float32" else 2 * TOKENS_PER_ROW
 
 
 def with_less_room(
