@@ -59,7 +59,7 @@ def dense_rival(count: int) -> dict[str, object]:
     try:
         import quadprog
     except ImportError:
-        return {"tokens": count, "quadprog": "not installed: the extra `qp`"}
+        return {"tokens": count, "quadprog": "not installed: the extra `dev`"}
     problem = drawn(count)
     eye = np.eye(count)
     h = np.stack([problem.times(row) for row in eye])

@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import qpsolvers
+import quadprog
 from scipy.optimize import lsq_linear, minimize
 
 from tokensense.credit import programme as module
@@ -124,8 +126,6 @@ def test_bounded_least_squares_of_scipy_agree_on_two_hundred_problems():
 
 
 def test_quadprog_and_a_second_solver_agree_on_two_hundred_problems():
-    quadprog = pytest.importorskip("quadprog", reason="the extra `qp` is not installed")
-    qpsolvers = pytest.importorskip("qpsolvers", reason="the extra `qp` is not installed")
     for seed, rank, bands in CASES:
         rng = np.random.default_rng((seed, rank, bands))
         count = int(rng.integers(2, 40))

@@ -183,7 +183,7 @@ def fastest_row(policy: Policy) -> int:
     """Tokens in one forward pass at which a policy is fastest, where memory allows.
 
     On a CPU in 16 bits twice those of float32, which take the same memory: on SmolLM2-135M, short
-    answers, probe and few-shot went 8, 13 and 9 % faster than at half of it, and no faster at twice.
+    answers, probe and few-shot went 8, 13 and 9 % faster than at half of it; twice, no faster.
     """
     if policy.device.type != "cpu":
         return FASTEST_ELSEWHERE
