@@ -28,6 +28,7 @@ TITLES = {
     "beyond": "E3: beyond uncertainty?",
     "triple": "Shifts: verdict, placebo, difference",
     "kind": "Shifts by kind of token",
+    "kind_permuted": "Kinds beyond permuted kinds of the same place and surprisal",
     "floor": "Wording floor",
     "neutral": "Neutral sentences",
     "controls": "Controls of the answer signal",

@@ -19,6 +19,7 @@ NAMES = {
     "family_by_rollout",
     "kind",
     "balance",
+    "kind_permuted",
     "floor",
     "neutral",
     "informative",
@@ -33,7 +34,7 @@ NAMES = {
     "agreement",
     "frame_agreement",
 }
-PLAIN = {"balance", "decision", "left_out"}  # without intervals made here
+PLAIN = {"balance", "decision", "kind_permuted", "left_out"}  # without intervals made here
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ from tokensense.stats.kinds import shift_by_kind
 from tokensense.stats.localization import knows_wrong_tokens, locate
 from tokensense.stats.neutral import single_conditions
 from tokensense.stats.pairs import Terms, mean_shifts, pairs_of, terms_of, with_shared_rollouts
+from tokensense.stats.permuted import kind_permuted
 from tokensense.stats.polarity import polarity
 from tokensense.stats.primaries import primaries
 from tokensense.stats.resampling import T_FROM, Resampling, cluster_sums, intervals, resample
@@ -75,6 +76,7 @@ def describe(
         `triple` and `triple_by_rollout` (statistic, term), tokens pooled and rollouts equal;
         `family` and `family_by_rollout` (statistic, family);
         `kind` (scale, measure, kind, term) and `balance` (kind, covariate, stage), no intervals;
+        `kind_permuted` (measure, kind, term), p values instead: see there;
         `floor` (statistic), with `floor` and `tokens` (bin);
         `neutral` (statistic, condition), if there are conditions without a level;
         `read`, `read_by_family`, `informative`, `controls`, `beyond`, `step_choice`, `decision`:
@@ -108,6 +110,7 @@ def describe(
     found["kind"], found["balance"] = shift_by_kind(
         sample, pairs, terms=terms, plan=plan, attrs=attrs
     )
+    found["kind_permuted"] = kind_permuted(sample, pairs, terms=terms, attrs=attrs)
     found["floor"] = _floor_shares(sample, pairs, terms=terms, floor=floor, plan=plan, attrs=attrs)
     neutral = single_conditions(sample, pairs, terms=terms, plan=plan, attrs=attrs)
     if neutral is not None:

@@ -5,6 +5,7 @@ Gives  table: rows of text; notes: sentences.
 Sign   as in the Datasets.
 """
 
+import itertools
 import json
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -15,10 +16,10 @@ import xarray as xr
 from tokensense.stats.resampling import Method
 
 CHARACTER, LOCALIZATION, DECISION = "character", "localization", "decision"
-LEFT_OUT = "left_out"
+LEFT_OUT, PERMUTED = "left_out", "kind_permuted"
 # Without the agreement of scores: a line for every two of them is for a table of its own.
 SECTIONS = (
-    *(DECISION, CHARACTER, "triple", "kind", "floor", "neutral"),
+    *(DECISION, CHARACTER, "triple", "kind", PERMUTED, "floor", "neutral"),
     *("read", "read_by_family", "informative", "controls", "beyond", "step_choice", LOCALIZATION),
     *("polarity", "outcome_tone", LEFT_OUT, "concentration"),
 )
@@ -69,6 +70,9 @@ def table(
             continue
         if section == LEFT_OUT:
             rows += _left_out(found)
+            continue
+        if section == PERMUTED:
+            rows += _permuted(found.sel(measure=list(measures)))
             continue
         if section == CHARACTER:
             counts = _counts(found.isel(quantity=0))
@@ -154,6 +158,25 @@ def _left_out(found: xr.Dataset) -> list[Row]:
         rows.append(
             Row(LEFT_OUT, str(name), ", ".join([*parts, str(one["word"].item())]), *[""] * 4)
         )
+    return rows
+
+
+def _permuted(found: xr.Dataset) -> list[Row]:
+    """Write what kinds have beyond permuted kinds, its standard deviation and p over kinds."""
+    rows = []
+    for measure, kind in itertools.product(found["measure"].values, found["kind"].values):
+        one = found.sel(measure=measure, kind=kind)
+        said = [
+            "not estimable"
+            if np.isnan(one["p"].values[term])
+            else f"{float(one['excess'][term]):.4f} (sd {float(one['error'][term]):.4f}), "
+            f"p {float(one['p_adjusted'][term]):.2g}"
+            for term in range(one.sizes["term"])
+        ]
+        counts = f"{int(one['n_tokens'])} tokens, {int(one['exchangeable'])} exchangeable"
+        verdict, placebo, difference = said
+        name = f"{measure} {kind}"
+        rows.append(Row(PERMUTED, name, verdict, placebo, difference, "nats", counts))
     return rows
 
 
