@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import xarray as xr
 
 from tokensense import generation, ingestion
-from tokensense.errors import StoreError
+from tokensense.errors import MissingExtraError, StoreError
 from tokensense.flat import flat_tokens
 from tokensense.freezing import freeze, has_sampled
 from tokensense.rollouts.trajectory import Imported, assemble
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 USER_PROBE = "user"
 COUNTED = ("problems", "rollouts", "tokens")
+# Tokens x conditions; above, an analysis reads scores from disk as it goes (256 MiB a variable).
+SCORES_AT_ONCE = 2**26
 
 
 class Study:
@@ -351,6 +353,9 @@ def analyze(study: Study, *, resamples: int = 10_000, seed: int = 0) -> dict[str
         resamples: of the one-stage cluster bootstrap over problem texts.
         seed: of the bootstrap.
 
+    Memory grows with tokens, not with conditions: scores of a large store stay on disk (needs dask,
+    the extra `io`), and some .7 KB a token are held.
+
     Returns:
         Analysis name -> Dataset; see `stats.describe.describe`. Each statistic comes as verdict,
         placebo, difference. Weights of rules that were assigned before are scores of
@@ -362,7 +367,8 @@ def analyze(study: Study, *, resamples: int = 10_000, seed: int = 0) -> dict[str
     """
     from tokensense.stats.describe import describe
 
-    tokens, archive = study.tokens(), study.archive()
+    archive = study.archive()
+    tokens = _tokens_to_analyze(study)
     weights = {
         f"weight_{rule}": archive.read(f"/credit/{rule}")["weight"].values
         for rule in names_in(archive, "credit")
@@ -371,6 +377,21 @@ def analyze(study: Study, *, resamples: int = 10_000, seed: int = 0) -> dict[str
     with archive:
         archive.write_nodes({f"/stats/{name}": dataset for name, dataset in results.items()})
     return results
+
+
+def _tokens_to_analyze(study: Study) -> xr.Dataset:
+    """All tokens; scores of a large store stay on disk, and are read condition by condition."""
+    archive = Archive(study.path, mode="r")
+    names = names_in(archive, "probes")
+    try:
+        nodes = {name: archive.read(f"/probes/{name}", lazy=True) for name in names}
+    except MissingExtraError:  # no dask
+        return study.tokens()
+    conditions = sum(node.sizes["condition"] for node in nodes.values())
+    rollouts = archive.rollouts()
+    if rollouts.sizes["token"] * conditions < SCORES_AT_ONCE:
+        return study.tokens()
+    return flat_tokens(rollouts, nodes)
 
 
 def open_studies(pattern: str) -> dict[str, Study]:

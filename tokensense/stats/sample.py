@@ -6,7 +6,7 @@ Sign   shift = logp[condition] - logp[base], nats; positive: the condition makes
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -68,7 +68,7 @@ class Sample:
     """All tokens of all rollouts, tokens of a rollout together, rollouts of no tokens left out.
 
     Attributes:
-        logp: (condition, token) nats.
+        logp: (condition, token) nats; an array of dask stays on disk and is read row by row.
         base: index of the base condition.
         comparable: (condition, rollout), comparable with base, and base itself usable.
         labels: (condition) arrays by coordinate name.
@@ -85,7 +85,7 @@ class Sample:
         attrs: of the Dataset, passed on to the results.
     """
 
-    logp: Float[np.ndarray, "condition token"]
+    logp: Any  # NumPy or dask
     base: int
     comparable: Bool[np.ndarray, "condition rollout"]
     labels: dict[str, Shaped[np.ndarray, " condition"]]
@@ -107,7 +107,8 @@ class Sample:
 
     def shift(self, condition: int) -> Float[np.ndarray, " token"]:
         """Shift of every token under a condition, nats; NaN where it was not scored."""
-        return np.asarray(self.logp[condition].astype(np.float64) + self.surprisal)
+        logp: Float[np.ndarray, " token"] = np.asarray(self.logp[condition], dtype=np.float64)
+        return np.asarray(logp + self.surprisal)
 
 
 def read_sample(tokens: xr.Dataset) -> Sample:
@@ -130,17 +131,18 @@ def read_sample(tokens: xr.Dataset) -> Sample:
     _require_whole(found, length, tokens["length"].values)
     names = tokens["condition"].values.astype(str)
     base = int(np.flatnonzero(names == BASE)[0])
-    logp = tokens["logp"].transpose("condition", "token").values[:, order]
+    logp = tokens["logp"].transpose("condition", "token").data
+    if (np.diff(order) != 1).any():
+        logp = logp[:, order]
     comparable = (
         tokens["comparable"].transpose("condition", "rollout").values[:, found].astype(bool)
     )
     comparable = comparable & comparable[base]
-    square_sum = tokens["p_square_sum"].transpose("condition", "token").values[base, order]
+    square_sum = tokens["p_square_sum"].isel(condition=base).values[order]
     where = {"rollouts": found, "length": length}
-    _require_scored("logp", logp, comparable, names=names, **where)
-    _require_scored(
-        "p_square_sum", square_sum[None], comparable[[base]], names=names[[base]], **where
-    )
+    for row, name in enumerate(names):
+        _require_scored("logp", np.asarray(logp[row]), comparable[row], condition=name, **where)
+    _require_scored("p_square_sum", square_sum, comparable[base], condition=BASE, **where)
     per_rollout = {
         name: _one_each(
             name, tokens[name].values[order], start=start, length=length, rollouts=found
@@ -148,6 +150,7 @@ def read_sample(tokens: xr.Dataset) -> Sample:
         for name in ("cluster", "problem", "reward", "generator")
     }
     texts, cluster = np.unique(per_rollout["cluster"], return_inverse=True)
+    own = np.asarray(logp[base], dtype=np.float64)
     return Sample(
         logp=logp,
         base=base,
@@ -159,8 +162,8 @@ def read_sample(tokens: xr.Dataset) -> Sample:
         reward=per_rollout["reward"].astype(np.float64),
         generator=per_rollout["generator"].astype(str),
         kind=tokens["kind"].values[order].astype(str),
-        surprisal=-logp[base].astype(np.float64),
-        distance=onehot_distance(logp[base].astype(np.float64), square_sum.astype(np.float64)),
+        surprisal=-own,
+        distance=onehot_distance(own, square_sum.astype(np.float64)),
         clusters=len(texts),
         order=order.astype(np.int64),
         attrs={
@@ -222,20 +225,19 @@ def _require_scored(
     values: np.ndarray,
     comparable: np.ndarray,
     *,
-    names: np.ndarray,
+    condition: str,
     rollouts: np.ndarray,
     length: np.ndarray,
 ) -> None:
-    """Check that the tokens of comparable rollouts were scored."""
-    bad = ~np.isfinite(values) & np.repeat(comparable, length, axis=1)
+    """Check that the tokens of comparable rollouts were scored under a condition."""
+    bad = ~np.isfinite(values) & np.repeat(comparable, length)
     if bad.any():
-        condition, token = np.argwhere(bad)[0]
+        token = np.flatnonzero(bad)[0]
         rollout = rollouts[np.repeat(np.arange(length.size), length)[token]]
         raise StatisticsError(
             f"`{name}` needs finite numbers where a rollout is comparable; condition "
-            f"{str(names[condition])!r}, rollout {rollout} has {values[condition, token]} "
-            f"({int(bad.sum())} such tokens). Finish the probe, or mark the rollout as not "
-            "comparable."
+            f"{str(condition)!r}, rollout {rollout} has {values[token]} ({int(bad.sum())} such "
+            "tokens). Finish the probe, or mark the rollout as not comparable."
         )
 
 

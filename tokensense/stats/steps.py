@@ -190,8 +190,8 @@ def _columns(
     """Token columns: base pass, verdict, each placebo family, scores of the caller."""
     found = {"surprisal": sample.surprisal}
     for name, source in (("entropy", "entropy"), ("square_sum", "p_square_sum")):
-        values = tokens[source].transpose("condition", "token").values[sample.base, sample.order]
-        found[name] = values.astype(np.float64)
+        values = tokens[source].isel(condition=sample.base).values
+        found[name] = values[sample.order].astype(np.float64)
     members = {"": terms.verdict, **{f"{name}:": each for name, each in terms.placebo.items()}}
     for prefix, indices in members.items():
         sides = mean_shifts(sample, (pairs[i] for i in indices))
