@@ -15,15 +15,17 @@ Base and conditions are scored together, so that a prompt's beginning is fed onc
 Source: design sections 6 and 8.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from tokensense.credit.base import Credit, weights_of
+from tokensense.credit.delta import row_gradient
 from tokensense.credit.evidence import PER_ROLLOUT, Evidence
 from tokensense.errors import SchemaError
 from tokensense.models.plan import Branch
@@ -33,10 +35,12 @@ from tokensense.probes import CATALOGUE
 from tokensense.probes.comparability import limits
 from tokensense.probes.conditions import Condition
 from tokensense.probes.contexts import Problems, prompts, survey
+from tokensense.probes.proxies import head_view
 from tokensense.schema import NO_STEP, POSITIVE, Comparability
 from tokensense.segments import broadcast, offsets
 from tokensense.trainer.batches import Batch
 from tokensense.trainer.config import TrainConfig
+from tokensense.trainer.problems import Measure
 
 Token = Float64[np.ndarray, " token"]
 BASE_EVIDENCE = frozenset({"logp", "entropy", "distance"})
@@ -44,7 +48,11 @@ BASE_EVIDENCE = frozenset({"logp", "entropy", "distance"})
 SHIFTS = {"opposed": ("z_pos", "z_neg"), "placebo": ("placebo_pos", "placebo_neg")}
 # Known of a rollout without a model.
 KNOWN = frozenset({"key", "group", "reward", "token_id", "step"})
-SUPPLIED = BASE_EVIDENCE | KNOWN | {name for names in SHIFTS.values() for name in names}
+# Vectors of each token, seen at the head.
+AT_HEAD = frozenset({"row_gradient", "hidden_gradient"})
+SHIFTED = frozenset(name for names in SHIFTS.values() for name in names)
+# `ratio` only where there is one update a step: it is then 1.
+SUPPLIED = BASE_EVIDENCE | KNOWN | AT_HEAD | SHIFTED | {"ratio"}
 
 
 class Credited(NamedTuple):
@@ -70,12 +78,14 @@ class Live:
     Attributes:
         needs: what the rule reads.
         conditions: evidence name -> the conditions whose mean shift it is.
+        told: evidence name -> the task's own measure of it.
         temperature: of scoring.
         tokens_per_row: of scoring.
     """
 
     needs: frozenset[str]
     conditions: dict[str, tuple[Condition, ...]]
+    told: dict[str, Measure]
     temperature: float
     tokens_per_row: int
 
@@ -96,12 +106,20 @@ class Live:
         """
         arrays: dict[str, np.ndarray] = {"length": batch.length, "advantage": batch.advantage}
         usable = np.ones(len(batch.traces), dtype=bool)
-        if self.needs & KNOWN:
+        for name, measure in self.told.items():
+            arrays[name] = measure(policy, batch.problems, batch.traces)
+        asked = self.needs - set(arrays)
+        if asked & KNOWN:
             known = _known(batch, first_key)
-            arrays |= {name: known[name] for name in self.needs & KNOWN}
-        if self.needs - KNOWN:
+            arrays |= {name: known[name] for name in asked & KNOWN}
+        if asked & (BASE_EVIDENCE | SHIFTED):
             measured, usable = self._measured(policy, batch)
-            arrays |= {name: measured[name] for name in self.needs - KNOWN}
+            arrays |= {name: measured[name] for name in asked & set(measured)}
+        if asked & AT_HEAD:
+            seen = _at_head(policy, batch, self.tokens_per_row)
+            arrays |= {name: seen[name] for name in asked & AT_HEAD}
+        if "ratio" in asked:
+            arrays["ratio"] = np.ones(int(batch.length.sum()))
         return Evidence(**arrays), usable
 
     def _measured(
@@ -130,33 +148,47 @@ class Live:
         return found, np.asarray(comparable.all(axis=0))
 
 
-def plan_evidence(policy: Policy, rule: Credit, config: TrainConfig) -> Live:
+def plan_evidence(
+    policy: Policy,
+    rule: Credit,
+    config: TrainConfig,
+    *,
+    told: Mapping[str, Measure] = MappingProxyType({}),
+) -> Live:
     """Decide, once a run, what has to be measured for a rule.
 
     Args:
         policy: whose tokenizer decides on the words of the conditions.
         rule: says what it needs.
-        config: frames, wordings, temperature.
+        config: frames, wordings, temperature, updates a step.
+        told: evidence that the task can say by itself.
 
     Raises:
         SchemaError: the rule needs what is not measured in training.
         ConditionError: the tokenizer leaves too few words of equal length.
     """
-    if unknown := sorted(rule.needs - SUPPLIED):
+    own = {name: told[name] for name in sorted(rule.needs & set(told))}
+    supplied = SUPPLIED | set(told)
+    if unknown := sorted(rule.needs - supplied):
         raise SchemaError(
-            f"a rule in training needs evidence of {sorted(SUPPLIED)}; it needs {unknown}. Take "
+            f"a rule in training needs evidence of {sorted(supplied)}; it needs {unknown}. Take "
             "another rule."
+        )
+    if "ratio" in rule.needs - set(own) and config.epochs * config.updates > 1:
+        raise SchemaError(
+            "a rule that reads the ratio needs one update a step, where the ratio is 1; there are "
+            f"{config.epochs} x {config.updates}. Set `epochs` and `updates` to 1."
         )
     conditions: dict[str, tuple[Condition, ...]] = {}
     for probe, names in SHIFTS.items():
-        if not rule.needs & set(names):
+        if not (rule.needs - set(own)) & set(names):
             continue
         made = CATALOGUE[probe](policy, frames=config.frames, wordings=config.wordings)
         family = min(condition.family for condition in made)
         chosen = [condition for condition in made if condition.family == family]
         for name, is_positive in zip(names, (True, False), strict=True):
             conditions[name] = tuple(c for c in chosen if (c.level == POSITIVE) == is_positive)
-    return Live(rule.needs, conditions, config.temperature, config.tokens_per_row)
+    return Live(rule.needs, conditions, own, config.temperature, config.tokens_per_row)
 
 
 def credited(rule: Credit, evidence: Evidence, usable: Bool[np.ndarray, " rollout"]) -> Credited:
@@ -202,6 +234,15 @@ def _known(batch: Batch, first_key: int) -> dict[str, np.ndarray]:
         "reward": batch.reward,
         "token_id": np.concatenate([nothing, *ids]),
         "step": np.concatenate([nothing, *steps]),
+    }
+
+
+def _at_head(policy: Policy, batch: Batch, tokens_per_row: int) -> dict[str, np.ndarray]:
+    """Proxies of each token's gradient, in a pass of their own."""
+    view = head_view(policy, batch.branches, tokens_per_row=tokens_per_row)
+    return {
+        "row_gradient": row_gradient(view.hidden.astype(np.float64), view.logp.astype(np.float64)),
+        "hidden_gradient": view.hidden_gradient.astype(np.float64),
     }
 
 

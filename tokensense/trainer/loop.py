@@ -4,7 +4,8 @@ Reads  a policy, a Task, a TrainConfig; a folder to keep the run in, if any.
 Gives  train -> Result.
 Sign   as in `loss`: credit positive, the token is made likelier.
 
-    train(policy, task, config, *, out=None, sinks=(), stop_on_collapse=False, progress=True)
+    train(policy, task, config, *, out=None, sinks=(), stop_on_collapse=False, progress=True,
+          rule=None, watch=None)
 
 The policy that is given stays as it is, and is the reference of a KL; a copy of it is trained. All
 that is random follows from (seed, step): a run that was interrupted and resumed from `out` ends in
@@ -19,7 +20,7 @@ Source: design section 9.
 import copy
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,8 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
+from tokensense.credit.base import Credit
+from tokensense.errors import SchemaError
 from tokensense.models.policy import Policy
 from tokensense.trainer.batches import ORDER, Batch, collect, step_seed
 from tokensense.trainer.checkpoint import Identity, newest, restore, save
@@ -70,6 +73,8 @@ def train(
     sinks: Sequence[Sink] = (),
     stop_on_collapse: bool = False,
     progress: bool = True,
+    rule: Credit | None = None,
+    watch: Callable[[int, Policy], None] | None = None,
 ) -> Result:
     """Train a copy of a policy on the credit that a rule gives.
 
@@ -82,19 +87,31 @@ def train(
         sinks: that get records and rollouts as they come.
         stop_on_collapse: end the run when it has collapsed (`health`).
         progress: show a bar of steps with rate and time left.
+        rule: of one's own in place of the config's; such a run is not kept, since no checkpoint
+            could say what it is of.
+        watch: called with the steps done and the policy, before the first step and after each; it
+            may look at the policy, and must leave it as it is.
 
     Raises:
         StoreError: `out` holds another run.
-        SchemaError: the rule needs what is not measured in training, or problems are too few.
+        SchemaError: the rule needs what is not measured in training, problems are too few, or a
+            rule of one's own is to be kept in `out`.
         ConditionError: the policy cannot be told what the rule's evidence needs.
         PolicyError: a prompt does not fit.
         StatisticsError: evaluations are asked for and nothing is held out.
         KeyboardInterrupt: after Ctrl-C, when the run is in order and kept.
     """
-    live = plan_evidence(policy, config.credit(), config)
+    if rule is not None and out is not None:
+        raise SchemaError(
+            f"a run that is kept needs a rule of the catalogue; one's own rule came with {out}. "
+            "Leave `out` away, or name the rule in the config."
+        )
+    credit = config.credit() if rule is None else rule
+    live = plan_evidence(policy, credit, config, told=task.evidence)
     run = _begun(policy, task, config, out=out, sinks=sinks)
     bar = tqdm(total=config.steps, initial=run.step, unit="step", disable=not progress)
     with bar, Interrupts() as interrupts, _kept_on_interrupt(run, interrupts):
+        _show(watch, run)
         while True:
             if _is_due(run, config):
                 run.note(_evaluated(run, task, config))
@@ -107,7 +124,7 @@ def train(
             clock = _Clock()
             batch = collect(run.policy, task, config, step=run.step)
             clock.lap("sampling")
-            assigned = _credited(run, batch, live, config=config)
+            assigned = _credited(run, batch, live, rule=credit, config=config)
             lesson = _lesson(run, batch, assigned, config=config)
             clock.lap("scoring")
             with interrupts.held():
@@ -122,6 +139,7 @@ def train(
                 run.hand_on(batch, assigned, rule=config.rule)
                 run.step += 1
                 run.note(_about(run, batch, assigned) | numbers | clock.laps)
+            _show(watch, run)
             bar.update()
             bar.set_postfix(reward=f"{batch.mean_reward:.3f}")
         with interrupts.held():
@@ -268,11 +286,18 @@ def _evaluated(run: _Run, task: Task, config: TrainConfig) -> Record:
     }
 
 
-def _credited(run: _Run, batch: Batch, live: Live, *, config: TrainConfig) -> Credited:
+def _show(watch: Callable[[int, Policy], None] | None, run: _Run) -> None:
+    if watch is not None:
+        watch(run.step, run.policy)
+
+
+def _credited(
+    run: _Run, batch: Batch, live: Live, *, rule: Credit, config: TrainConfig
+) -> Credited:
     """Credit of every token, by evidence measured on the policy as it is now."""
     first_key = run.step * config.problems * config.group
     evidence, usable = live.of(run.policy, batch, first_key=first_key)
-    return credited(config.credit(), evidence, usable)
+    return credited(rule, evidence, usable)
 
 
 def _lesson(run: _Run, batch: Batch, assigned: Credited, *, config: TrainConfig) -> Lesson:

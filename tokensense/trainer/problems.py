@@ -11,15 +11,19 @@ question of the held-out set is ever drawn.
 Source: own work.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from jaxtyping import Bool
 
 from tokensense.checks import require_member
 from tokensense.errors import SchemaError
+from tokensense.models.policy import Policy
 from tokensense.rollouts.grading import graded, labelled
 from tokensense.rollouts.trajectory import Encoder, Trace
+from tokensense.schema import Kind
 from tokensense.tasks.extraction import final_answer
 from tokensense.tasks.planted import PLANTED, PlantedTask
 from tokensense.tasks.problem import Problem
@@ -27,6 +31,8 @@ from tokensense.tasks.problem import Problem
 # Of held-out sets, unless told otherwise; training draws by pairs of numbers, so never by this.
 HELD_OUT_SEED = 2027
 MOST_DRAWS = 100
+# Of graded rollouts and their problems: one entry a token, rollouts back to back.
+Measure: TypeAlias = Callable[[Policy, Sequence[Problem], Sequence[Trace]], np.ndarray]
 
 
 class Task(NamedTuple):
@@ -38,6 +44,8 @@ class Task(NamedTuple):
         grade: grade(traces, problems, encoder): the traces with rewards, and labels where known.
         answer: the final answer in a response's text, None where there is none; for the majority.
         held_out: problems of distinct questions.
+        evidence: what rules read that this task can say by itself, by name: `planted` of a planted
+            task. It is taken before what the trainer would measure.
     """
 
     name: str
@@ -45,6 +53,7 @@ class Task(NamedTuple):
     grade: Callable[[Sequence[Trace], Sequence[Problem], Encoder], list[Trace]]
     answer: Callable[[str], str | None]
     held_out: tuple[Problem, ...]
+    evidence: Mapping[str, Measure] = MappingProxyType({})
 
 
 def planted(
@@ -88,7 +97,7 @@ def planted(
 
     said = ",".join(f"{key}={sizes[key]}" for key in sorted(sizes))
     named = f"{name}({said}) held_out={held_out}@{held_out_seed}"
-    return Task(named, draw, grade, _last_word, kept)
+    return Task(named, draw, grade, _last_word, kept, MappingProxyType({"planted": decisive}))
 
 
 def listed(problems: Sequence[Problem], *, held_out: Sequence[Problem] = (), name: str) -> Task:
@@ -121,6 +130,29 @@ def listed(problems: Sequence[Problem], *, held_out: Sequence[Problem] = (), nam
         return graded(traces, {problem.name: problem.answer for problem in problems})[0]
 
     return Task(name, draw, grade, _stated, tuple(held_out))
+
+
+def decisive(
+    policy: Policy, problems: Sequence[Problem], traces: Sequence[Trace]
+) -> Bool[np.ndarray, " token"]:
+    """Tokens that decide the outcome: computed digits, or where a wrong response goes wrong.
+
+    Args:
+        policy: not asked.
+        problems: not asked.
+        traces: labelled by a planted task.
+
+    Returns:
+        True at every computed digit of a right response, one that is right by luck too, and at the
+        first wrong token of a wrong one.
+    """
+    del policy, problems
+    marked = [np.zeros(0, dtype=bool)]
+    for trace in traces:
+        kinds = np.array(trace.kinds or (), dtype=np.int64)
+        first_wrong = np.arange(kinds.size) == trace.wrong_token
+        marked.append(kinds == Kind.COMPUTED_DIGIT if trace.reward == 1 else first_wrong)
+    return np.concatenate(marked)
 
 
 def _others(
