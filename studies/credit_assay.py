@@ -17,7 +17,8 @@ seeds; what is claimed comes from the confirmation seeds alone.
     --seeds confirm   or search, or numbers: 0,1,2
     --lr 6e-4         the other learning rate of the notes
     --base FOLDER     another policy of the task (studies.build_tiny_policy tables --seed 11)
-    --tables          only tables and figure of what is there
+
+Tables and figure of what is there are made at the end, and by `studies.assay_tables` at any time.
 
 Source: notes/assay.md, sections 1, 3 and 7.
 """
@@ -34,6 +35,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from studies import assay_tables
 from studies.assay_rules import ARMS, LONGEST, refusals
 from studies.learning_rules import Batch, drawn_batch
 from studies.learning_tables import printed, read
@@ -295,6 +297,7 @@ def main(given: argparse.Namespace) -> None:
         json.dumps(asdict(config), indent=1) + "\n", "utf-8"
     )
     run(config, rules, seeds, out=given.out, work=given.work)
+    assay_tables.summary(given.out, gradients=given.gradients)
 
 
 if __name__ == "__main__":
@@ -306,6 +309,7 @@ if __name__ == "__main__":
     parser.add_argument("--seeds", default="search", help="search, confirm, or numbers")
     parser.add_argument("--out", type=Path, default=Path("data/assay"))
     parser.add_argument("--work", type=Path, default=Path("runs/assay"))
+    parser.add_argument("--gradients", type=Path, default=Path("data/learning_value"))
     parser.add_argument("--tiny", action="store_true", help="regime C, 4 steps: seconds")
     try:
         main(parser.parse_args())
