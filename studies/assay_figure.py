@@ -4,10 +4,10 @@ Reads  runs, the lines of both tables of `assay_tables`, the table of `studies.l
 Gives  draw.
 Sign   difference = rule - uniform; positive: the rule is better, or points more to where reward is.
 
-Left: accuracy on fixed problems, mean over seeds; the band is the 95 % interval of the mean at each
-step by itself. Middle: paired differences at the middle step, thick the interval of one rule, thin
-the simultaneous one. Right: cosine with the held-out reward gradient, minus that of uniform, of
-the same rules, where it was measured. Rules of the right panels are in the order of the middle one.
+Left: accuracy on fixed problems, mean over seeds; the band is one standard error of it. Middle:
+paired differences at the middle step, thick the interval of one rule, thin the simultaneous one.
+Right: cosine with the held-out reward gradient, minus that of uniform, of the same rules, where it
+was measured. Rules of the right panels are in the order of the middle one.
 """
 
 import math
@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from scipy.stats import t as student
 
 from tokensense.figures.style import NEUTRAL, new_figure, styled
 
@@ -108,7 +107,7 @@ def draw_curves(axes: Axes, rows: Sequence[Row]) -> dict[str, np.ndarray]:
 
 
 def band(values: np.ndarray) -> np.ndarray:
-    """Mean over runs and the ends of its 95 % interval, kept in [0, 1].
+    """Mean over runs and one standard error around it, kept in [0, 1].
 
     Args:
         values: (run, step) accuracies.
@@ -120,7 +119,7 @@ def band(values: np.ndarray) -> np.ndarray:
     if n < 2:
         nothing = np.full_like(mean, math.nan)
         return np.stack([mean, nothing, nothing], axis=1)
-    reach = float(student.ppf(0.975, n - 1)) * values.std(axis=0, ddof=1) / math.sqrt(n)
+    reach = values.std(axis=0, ddof=1) / math.sqrt(n)
     return np.stack([mean, np.clip(mean - reach, 0, 1), np.clip(mean + reach, 0, 1)], axis=1)
 
 
@@ -144,7 +143,7 @@ def draw_differences(axes: Axes, lines: Sequence[Row]) -> None:
     # Intervals of two or three seeds are wider than the panel; the differences must be seen.
     axes.set_xlim(-max(0.3, 1.6 * max(spread)), max(0.3, 1.6 * max(spread)))
     _finish(axes, [str(line["rule"]) for line in lines])
-    axes.set_xlabel(f"accuracy {name.replace('_', ' step ')}, minus uniform")
+    axes.set_xlabel(f"accuracy {name.replace('_', ' step ')}, minus uniform\n(orange: oracles)")
 
 
 def draw_gradients(axes: Axes, lines: Sequence[Row | None]) -> None:

@@ -259,7 +259,7 @@ def run(
         began = time.perf_counter()
         row = learned(shared, rule, seed)
         written(path, [printed(row)], add=True)
-        curve = " ".join(f"{row[f'accuracy_{step}']:.3f}" for step, _ in config.judged)
+        curve = " ".join(f"{float(str(row[f'accuracy_{step}'])):.3f}" for step, _ in config.judged)
         print(
             f"{number}/{len(asked)}  {config.tag}  {rule:<20} seed {seed:>3}  {curve}  "
             f"{time.perf_counter() - began:.0f} s",

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 import tokensense as ts
 from tokensense.credit import CATALOGUE
@@ -10,10 +11,12 @@ from tokensense.errors import SchemaError
 from tokensense.freezing import freeze
 from tokensense.rollouts.trajectory import Imported, assemble
 from tokensense.trainer.batches import collect
-from tokensense.trainer.evidence import SUPPLIED, credited, plan_evidence
+from tokensense.trainer.evidence import AT_HEAD, SUPPLIED, credited, plan_evidence
 
 # Not `otb`: before the first uncertain token it divides sums of distances that are all rounding.
-RULES = sorted(name for name, rule in CATALOGUE.items() if rule.needs <= SUPPLIED and name != "otb")
+# A store has no proxies of gradients and no ratio.
+STORED = SUPPLIED - AT_HEAD - {"ratio"}
+RULES = sorted(name for name, rule in CATALOGUE.items() if rule.needs <= STORED and name != "otb")
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +77,45 @@ def test_a_rollout_that_may_not_be_compared_keeps_its_advantage():
     assert found.credit.tolist() == [1.0, 1.0, -6.0]
     assert found.weight.tolist() == [1.0, 1.0, 3.0]
     assert found.not_comparable == 1
+
+
+def test_proxies_at_the_head_are_gradients_by_its_rows_and_its_input(policy, batch, config):
+    live = plan_evidence(policy, CATALOGUE["delta"], config)
+    found, _ = live.of(policy, batch, first_key=0)
+    hidden = plan_evidence(policy, CATALOGUE["delta_hidden"], config)
+    inputs, _ = hidden.of(policy, batch, first_key=0)
+    # Plainly, for the first token of the first response.
+    prompt, response = batch.branches[0]
+    with torch.no_grad():
+        h = policy.model.model(input_ids=torch.tensor([prompt])).last_hidden_state[0, -1]
+    h.requires_grad_()
+    own = policy.model.lm_head.weight[response[0]].detach().clone().requires_grad_()
+    logits = policy.model.lm_head.weight.detach() @ h
+    logits[response[0]] = own @ h
+    logits.log_softmax(-1)[response[0]].backward()
+    np.testing.assert_allclose(found.row_gradient[0], own.grad, atol=1e-5)
+    np.testing.assert_allclose(inputs.hidden_gradient[0], h.grad, atol=1e-5)
+
+
+def test_the_ratio_is_1_with_one_update_and_refused_with_several(policy, batch, config):
+    live = plan_evidence(policy, CATALOGUE["htpo"], config)
+    evidence, _ = live.of(policy, batch, first_key=0)
+    np.testing.assert_array_equal(evidence.ratio, 1.0)
+    with pytest.raises(SchemaError, match=r"one update a step, .* there are 2 x 1"):
+        plan_evidence(policy, CATALOGUE["htpo"], replace(config, epochs=2))
+
+
+def test_what_the_task_can_say_is_taken_from_it(policy, batch, config):
+    def measure(asked, problems, traces):
+        assert asked is policy
+        assert [problem.name for problem in problems] == [p.name for p in batch.problems]
+        return np.arange(sum(len(trace.ids) for trace in traces), dtype=np.float64)
+
+    for rule, name in (("vine", "value_gain"), ("high_entropy", "entropy")):
+        live = plan_evidence(policy, CATALOGUE[rule], config, told={name: measure})
+        evidence, usable = live.of(policy, batch, first_key=0)
+        assert evidence[name].tolist() == list(range(batch.length.sum()))
+        assert usable.all()
 
 
 def test_evidence_that_training_does_not_measure_is_refused(policy, config):

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from tokensense.credit import CATALOGUE
-from tokensense.errors import StoreError
+from tokensense.credit.base import adjusted
+from tokensense.errors import SchemaError, StoreError
 from tokensense.rollouts.trajectory import Imported, assemble
 from tokensense.trainer.config import Objective
 from tokensense.trainer.loop import METRICS_FILE, train
@@ -211,3 +212,34 @@ def test_several_passes_compare_with_the_policy_that_sampled(policy, task, confi
     (step,) = train(policy, task, config, progress=False).records
     assert step["updates"] == 2
     assert abs(step["ratio"] - 1) > 1e-4
+
+
+def test_a_rule_of_ones_own_is_trained_with_and_not_kept(policy, task, config, whole, tmp_path):
+    # CSCR at gamma 0 is uniform credit, so the run must be that of `uniform`.
+    rule = adjusted(CATALOGUE["cscr"], gamma=0.0)
+    result = train(policy, task, config, rule=rule, progress=False)
+    assert same(weights(result.policy), weights(whole[0].policy))
+    with pytest.raises(SchemaError, match=r"needs a rule of the catalogue; one's own .* with /"):
+        train(policy, task, config, rule=rule, out=tmp_path, progress=False)
+
+
+def test_the_policy_can_be_watched_before_the_first_step_and_after_each(
+    policy, task, config, whole
+):
+    seen = {}
+    result = train(
+        policy,
+        task,
+        config,
+        watch=lambda step, now: seen.setdefault(step, weights(now)),
+        progress=False,
+    )
+    assert list(seen) == [0, 1, 2, 3, 4]
+    assert same(seen[0], weights(policy))
+    assert same(seen[4], weights(whole[0].policy))
+    assert result.policy.digest == whole[0].policy.digest
+
+
+def test_a_planted_task_trains_the_rule_that_needs_the_truth(policy, task, config):
+    result = train(policy, task, replace(config, rule="oracle", steps=2), progress=False)
+    assert any(record.get("updates") for record in result.records)
