@@ -55,13 +55,13 @@ def test_answers_for_the_majority():
     assert said(r"So \boxed{3") is None
 
 
-def test_tokens_that_decide_are_results_of_right_responses_and_the_first_slip_of_wrong_ones():
+def test_results_of_right_responses_and_the_first_slip_of_wrong_ones_decide(policy):
     kinds = (Kind.OPERATOR, Kind.COMPUTED_DIGIT, Kind.DISCOURSE, Kind.COMPUTED_DIGIT)
     right, lucky, wrong, cut = (
         Trace("p", "", "", ids=(1, 2, 3, 4), kinds=kinds, reward=reward, wrong_token=token)
         for reward, token in ((1.0, -1), (1.0, 1), (0.0, 2), (0.0, -1))
     )
-    found = decisive(None, [], [right, lucky, wrong, cut])
+    found = decisive(policy, [], [right, lucky, wrong, cut])
     results, nothing = [False, True, False, True], [False] * 4
     assert found.tolist() == [*results, *results, False, False, True, False, *nothing]
     assert planted("tables", held_out=1).evidence == {"planted": decisive}
