@@ -37,10 +37,6 @@ SIBLINGS = 2  # a side, as the probe `sibling`
 STEP = 0.02  # nats: mean change of log p by the one update behind `ratio`
 NOISE, DRAWS = 1e-3, 4  # OAR-G
 TRIALS = Trials(max_new_tokens=96, first=8, most=8)
-RUBRIC = (
-    "The solution will be graded: every step must follow from the ones before, every calculation "
-    "must be right, and the final answer must be right."
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,22 +102,23 @@ def logps(policy: Policy, setting: Setting, contexts: list[Ids | None]) -> np.nd
     return np.concatenate(parts)
 
 
-def base(setting: Setting) -> Found:
-    """The pass that all others are measured by."""
-    return {"again": logps(setting.policy, setting, [list(b.context) for b in setting.branches])}
+def base(setting: Setting, *, policy: Policy | None = None) -> Found:
+    """The pass that all others are measured by; another policy's by request."""
+    contexts: list[Ids | None] = [list(branch.context) for branch in setting.branches]
+    return {"again": logps(policy or setting.policy, setting, contexts)}
 
 
-def inserted(setting: Setting, text: Callable[[str], str], *, policy: Policy | None = None) -> Ids:
+def inserted(setting: Setting, text: Callable[[str], str]) -> list[Ids | None]:
     """Contexts with a text put behind each question."""
-    encoder = policy or setting.policy
-    rendered = {q: encoder.render(q, insert=text(q)) for q in dict.fromkeys(setting.questions)}
-    return [rendered[q] for q in setting.questions]  # type: ignore[misc]
+    render = setting.policy.render
+    rendered = {q: render(q, insert=text(q)) for q in dict.fromkeys(setting.questions)}
+    return [rendered[q] for q in setting.questions]
 
 
 def sentence(setting: Setting, *, name: str, text: Callable[[str], str]) -> Found:
     """Shift under a sentence."""
     contexts = inserted(setting, text)
-    return {name: logps(setting.policy, setting, contexts) - setting.arrays["logp"]}  # type: ignore[arg-type]
+    return {name: logps(setting.policy, setting, contexts) - setting.arrays["logp"]}
 
 
 def last_number(question: str) -> int:
@@ -196,23 +193,20 @@ def reference(setting: Setting) -> Found:
 
 def teacher(setting: Setting) -> Found:
     """Another policy's log p against ours."""
-    own = logps(setting.others["teacher"], setting, [list(b.context) for b in setting.branches])
-    return {"teacher": own - setting.arrays["logp"]}
+    told = base(setting, policy=setting.others["teacher"])["again"]
+    return {"teacher": told - setting.arrays["logp"]}
 
 
 def teacher_verdicts(setting: Setting) -> Found:
     """The teacher's own shifts under verdicts."""
     policy = setting.others["teacher"]
-    plain = logps(policy, setting, [list(b.context) for b in setting.branches])
-    return {
-        f"teacher_{side}": logps(
-            policy,
-            setting,
-            inserted(setting, lambda q, w=word: f"verdict {w}", policy=policy),  # type: ignore[misc,arg-type]
-        )
-        - plain
-        for side, word in (("pos", "right"), ("neg", "wrong"))
-    }
+    plain = base(setting, policy=policy)["again"]
+    found = {}
+    # The tiny policies have the same tokens: contexts are those of the own policy.
+    for side, word in (("pos", "right"), ("neg", "wrong")):
+        contexts = inserted(setting, lambda _, word=word: f"verdict {word}")  # type: ignore[misc]
+        found[f"teacher_{side}"] = logps(policy, setting, contexts) - plain
+    return found
 
 
 def drift(setting: Setting) -> Found:

@@ -173,7 +173,7 @@ def supplied(part: Part, config: Config, *, work: Path) -> Part:
         try:
             got = _kept(name, supply, own, work=work)
         except TokensenseError as error:
-            part.missing |= dict.fromkeys(_names_of(name), str(error))
+            part.missing.update(dict.fromkeys(_names_of(name), str(error)))
             continue
         seconds = float(got.pop("seconds")) / own.length.sum()
         for each, values in got.items():

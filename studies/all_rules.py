@@ -17,8 +17,9 @@ language is gathered for the first few problems only, and its cost is extrapolat
     twins_<part>.csv         every pair above .95
 
 Passes are those of `SUPPLIERS` (`passes_stated`) and the processor time of gathering over that of a
-pass over as many tokens (`passes_measured`), so that a gradient counts by its time; "" where the
-store had it. A rule's `seconds` are without its evidence. Arrays that are there are not gathered again: a run that is stopped goes on.
+pass over as many tokens (`passes_measured`), so that a gradient counts by its time; empty where
+the store had it. A rule's `seconds` are without its evidence. Arrays that are there are not
+gathered again: a run that is stopped goes on.
 """
 
 import argparse
@@ -160,10 +161,14 @@ def located(part: Part, given: dict[str, Dealt], *, config: Config) -> dict[str,
     if not knows_wrong_tokens(part.tokens):
         return found
     blamed = part.evidence["advantage"] < 0
+    size = broadcast(np.abs(part.evidence["advantage"]), part.evidence["length"])
     masks = {dealt.kept.tobytes(): dealt.kept for dealt in given.values()}
     for code, kept in masks.items():
         inside = broadcast(kept & blamed, part.evidence["length"])
-        scores = {n: d.along[inside] for n, d in given.items() if d.kept.tobytes() == code}
+        # Over the advantage, so that responses of other groups can be compared.
+        scores = {
+            n: d.along[inside] / size[inside] for n, d in given.items() if d.kept.tobytes() == code
+        }
         own = part.tokens.isel(token=np.flatnonzero(inside))
         if not knows_wrong_tokens(own):
             continue

@@ -15,7 +15,10 @@ each beside its ratio to (of the cosine: difference from) uniform credit on the 
 95 % intervals: bootstrap of batches for cosine and error, jackknife for trace, mean and snr, whose
 estimates would count a batch drawn twice as two. Controls: `random` (Exp(1)), and `optw_shuffled`,
 the weights of OPTW dealt at random within each response. `learned` is the network of
-`credit.weight_network`, trained on the learning value of other batches under another half of G.
+`credit.weight_network`, trained on the learning value of other batches under another half of G;
+`learned_blind` is one that does not see whether the response is right. The first can move the
+policy without looking for tokens: what right and wrong responses get in unlike places does not
+cancel, and if such a drift is along G it gains by it (`mean_squared` shows it).
 
 A run that is stopped goes on with the batch that it was at.
 """
@@ -25,7 +28,7 @@ import csv
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -40,14 +43,15 @@ from studies.rows import written
 from tokensense.credit import CATALOGUE
 from tokensense.credit.base import weights_of
 from tokensense.credit.evidence import Evidence
-from tokensense.credit.weight_network import WeightNetwork, fit, objective
+from tokensense.credit.weight_network import FEATURES, WeightNetwork, fit, objective
 from tokensense.errors import TokensenseError
 from tokensense.models.policy import Policy
 from tokensense.probes.gradients import inner_products, pooled_gradients
 from tokensense.segments import broadcast
 from tokensense.stats import learning
 
-RULES = ("uniform", "random", "optw_shuffled", "optw", "learned")
+RULES = ("uniform", "random", "optw_shuffled", "optw", "learned", "learned_blind")
+BLIND = tuple(name for name in FEATURES if name != "side")
 RATIOS = ("trace", "mean_squared", "snr")
 
 
@@ -123,8 +127,8 @@ def sampled(setting: Setting, number: int, config: Config) -> Batch:
     return drawn_batch(setting.policy, setting.problems[number], group=group, seed=seed)
 
 
-def learned(setting: Setting, config: Config) -> tuple[WeightNetwork, np.ndarray]:
-    """The network, taught by the batches behind those that are measured."""
+def learned(setting: Setting, config: Config) -> dict[str, WeightNetwork]:
+    """Both networks, taught by the batches behind those that are measured."""
     told = []
     for number in range(config.batches, config.batches + config.taught):
         batch = sampled(setting, number, config)
@@ -132,10 +136,15 @@ def learned(setting: Setting, config: Config) -> tuple[WeightNetwork, np.ndarray
             values = inner_products(setting.policy, batch.branches, setting.learn[None])[0]
             seen = evidence(setting.policy, batch, key=number)
             told.append(replace(seen, learning_value=values))
-    return fit(told, steps=config.steps, seed=config.seed)
+    found = {}
+    for name, features in (("learned", FEATURES), ("learned_blind", BLIND)):
+        network, course = fit(told, features=features, steps=config.steps, seed=config.seed)
+        print(f"{name}: mean objective {course[0]:.4g} -> {course[-1]:.4g}", flush=True)
+        found[name] = network
+    return found
 
 
-def weightings(network: WeightNetwork, told: Evidence, *, seed: int) -> np.ndarray:
+def weightings(networks: Mapping[str, WeightNetwork], told: Evidence, *, seed: int) -> np.ndarray:
     """Weights of every token, [rule, token], in the order of RULES."""
     plain = {
         name: np.asarray(weights_of(CATALOGUE[name], told))
@@ -145,19 +154,20 @@ def weightings(network: WeightNetwork, told: Evidence, *, seed: int) -> np.ndarr
     order = np.concatenate(
         [s + rng.permutation(n) for s, n in zip(start, told.length, strict=True)]
     )
-    found = plain | {"optw_shuffled": plain["optw"][order], "learned": network(told)}
+    found = plain | {"optw_shuffled": plain["optw"][order]}
+    found |= {name: network(told) for name, network in networks.items()}
     return np.stack([found[name] for name in RULES])
 
 
 def measured(
-    setting: Setting, network: WeightNetwork, config: Config, *, number: int
+    setting: Setting, networks: Mapping[str, WeightNetwork], config: Config, *, number: int
 ) -> dict[str, np.ndarray] | None:
     """Gradients of a batch by each rule and what is asked of them; None without any advantage."""
     batch = sampled(setting, number, config)
     if not np.any(batch.advantage):
         return None
     told = evidence(setting.policy, batch, key=number)
-    weights = weightings(network, told, seed=number)
+    weights = weightings(networks, told, seed=number)
     credit = weights * broadcast(batch.advantage, batch.length)
     gradients = pooled_gradients(setting.policy, batch.branches, credit / credit.shape[1])
     values = inner_products(setting.policy, batch.branches, setting.measure[None])[0]
@@ -170,7 +180,7 @@ def measured(
 
 
 def collected(
-    setting: Setting, network: WeightNetwork, config: Config, *, work: Path
+    setting: Setting, networks: Mapping[str, WeightNetwork], config: Config, *, work: Path
 ) -> dict[str, np.ndarray]:
     """All batches, [batch, rule, ...]; each lies in a file of its own once it is measured."""
     found, folder = [], work / f"batches_{config.asked.tag}_{config.taught}_{config.steps}"
@@ -179,7 +189,7 @@ def collected(
     for number in range(config.batches):
         path = folder / f"{number}.npz"
         if not path.exists():
-            one = measured(setting, network, config, number=number)
+            one = measured(setting, networks, config, number=number)
             learning_value.keep(path, **(one or {"nothing": np.zeros(1)}))
             passed = time.monotonic() - started
             print(f"batch {number + 1}/{config.batches}  {passed:.0f} s", flush=True)
@@ -268,9 +278,8 @@ def main(config: Config, *, out: Path, work: Path) -> None:
     for folder in (out, work):
         folder.mkdir(parents=True, exist_ok=True)
     setting = prepared(config, work=work)
-    network, course = learned(setting, config)
-    print(f"taught: mean objective {course[0]:.4g} -> {course[-1]:.4g}", flush=True)
-    rows = table(collected(setting, network, config, work=work), setting, config)
+    networks = learned(setting, config)
+    rows = table(collected(setting, networks, config, work=work), setting, config)
     path = out / "table.csv"
     others = []
     if path.exists():

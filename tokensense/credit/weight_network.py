@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float64
 
-from tokensense.checks import require_range
+from tokensense.checks import require_member, require_range
 from tokensense.credit.evidence import Evidence
 from tokensense.credit.filling import Tokens
 from tokensense.credit.optimal import Optw, gradients, parts_of, programme_of
@@ -48,6 +48,7 @@ class WeightNetwork(NamedTuple):
         inner: (feature + 1, unit) first layer, the last row its offsets.
         outer: (unit + 1) second layer, the last number its offset.
         optw: settings of the programme.
+        features: those of FEATURES that the network sees, in the order of `center`.
     """
 
     center: Float64[np.ndarray, " feature"]
@@ -55,6 +56,7 @@ class WeightNetwork(NamedTuple):
     inner: Float64[np.ndarray, "row unit"]
     outer: Float64[np.ndarray, " row"]
     optw: Optw
+    features: tuple[str, ...] = FEATURES
 
     def __call__(self, evidence: Evidence) -> Tokens:
         """Weight of every token, no unit, mean 1 over each rollout.
@@ -72,10 +74,10 @@ class WeightNetwork(NamedTuple):
             host: as in `__call__`, on the host.
         """
         units = np.tanh(_widened(self._seen(host)) @ self.inner)
-        return mean_one(np.logaddexp(0.0, _widened(units) @ self.outer), host.length)
+        return np.asarray(mean_one(np.logaddexp(0.0, _widened(units) @ self.outer), host.length))
 
     def _seen(self, host: Evidence) -> Float64[np.ndarray, "token feature"]:
-        return (columns(host) - self.center) / self.scale
+        return np.asarray((columns(host, self.features) - self.center) / self.scale)
 
     def backward(self, host: Evidence, gradient: Tokens) -> "WeightNetwork":
         """Gradient with respect to both layers, in the places of the layers; the rest is 0.
@@ -97,24 +99,30 @@ class WeightNetwork(NamedTuple):
         return self._replace(inner=seen.T @ of_units, outer=_widened(units).T @ of_raw)
 
 
-def columns(host: Evidence) -> Float64[np.ndarray, "token feature"]:
-    """What the network sees of each token, in the order of FEATURES.
+def columns(
+    host: Evidence, features: Sequence[str] = FEATURES
+) -> Float64[np.ndarray, "token feature"]:
+    """What the network sees of each token.
 
     Args:
         host: `logp`, `entropy`, `distance`, on the host.
+        features: names of FEATURES.
+
+    Raises:
+        SchemaError: a name is none of them.
     """
     start = np.cumsum(host.length) - host.length
     place = np.arange(int(host.length.sum())) - broadcast(start, host.length)
-    return np.stack(
-        [
-            -host["logp"],
-            host["entropy"],
-            host["distance"],
-            (place + 0.5) / np.maximum(broadcast(host.length, host.length), 1),
-            np.sign(host.spread()),
-        ],
-        axis=1,
-    ).astype(np.float64)
+    found = {
+        "surprisal": -host["logp"],
+        "entropy": host["entropy"],
+        "distance": host["distance"],
+        "place": (place + 0.5) / np.maximum(broadcast(host.length, host.length), 1),
+        "side": np.sign(host.spread()),
+    }
+    for name in features:
+        require_member("features", name, found)
+    return np.stack([found[name].astype(np.float64) for name in features], axis=1)
 
 
 def objective(host: Evidence, weights: Tokens) -> tuple[float, Tokens]:
@@ -157,6 +165,7 @@ def fit(
     batches: Sequence[Evidence],
     *,
     optw: Optw | None = None,
+    features: tuple[str, ...] = FEATURES,
     units: int = 8,
     steps: int = 200,
     rate: float = 0.02,
@@ -168,6 +177,8 @@ def fit(
         batches: `logp`, `entropy`, `distance`, `learning_value` and advantages; batches whose
             advantages are all 0 teach nothing.
         optw: settings of the programme; None for the defaults.
+        features: that the network sees. Without `side` it cannot treat right and wrong responses
+            unlike, which moves the policy even where no token is credited for the outcome.
         units: of the inner layer.
         steps: of Adam, each over all batches.
         rate: of Adam.
@@ -177,7 +188,7 @@ def fit(
         The network, and the mean objective before each step.
 
     Raises:
-        SchemaError: a number is out of its range.
+        SchemaError: a number is out of its range, or a feature is not known.
         StatisticsError: no batch has any advantage.
     """
     for name, value in (("units", units), ("steps", steps)):
@@ -189,7 +200,7 @@ def fit(
             f"a weight network needs batches with advantages; of {len(batches)} none has any. Take "
             "groups with right and wrong responses."
         )
-    seen = np.concatenate([columns(host) for host in hosts])
+    seen = np.concatenate([columns(host, features) for host in hosts])
     network = WeightNetwork(
         seen.mean(axis=0),
         np.maximum(seen.std(axis=0), TINY),
@@ -198,6 +209,7 @@ def fit(
         ),
         np.zeros(units + 1),
         optw or Optw(),
+        features,
     )
     moments = [(np.zeros_like(layer), np.zeros_like(layer)) for layer in _layers(network)]
     course = np.empty(steps)
