@@ -175,7 +175,7 @@ def reference(config: Config, policy: Policy, chains: list[tables.Chain], path: 
         # As a mean over tokens, so that both halves estimate the same.
         parts /= np.array([(half == side).sum() for _ in credit for side in (0, 1)])[:, None]
         found = pooled_gradients(policy, batch.branches, parts)
-        _keep(
+        keep(
             path,
             halves=found.reshape(2, 2, -1).numpy(),
             answers=skills.answers,
@@ -252,7 +252,7 @@ def run(config: Config, *, out: Path, work: Path) -> None:
             rows += map(printed, lines)  # as they will be read by a run that goes on
             sums += gradients.double().numpy()
         write(path, rows)
-        _keep(sums_path, sums=sums, done=np.array(number + 1))
+        keep(sums_path, sums=sums, done=np.array(number + 1))
         if len(rows) > len(NAMES):  # mean and noise need two
             _write_about(config, held_out, rows, sums, done=number + 1, out=out)
         seconds = (time.monotonic() - started) / (number + 1 - done)
@@ -325,7 +325,7 @@ def check(config: Config, *, out: Path, work: Path) -> None:
     write(out / f"steps_{config.tag}.csv", lines)
 
 
-def _keep(path: Path, **arrays: np.ndarray) -> None:
+def keep(path: Path, **arrays: np.ndarray) -> None:
     """Arrays in a file, put in place at once."""
     part = path.with_suffix(".part.npz")
     np.savez(part, **arrays)

@@ -12,6 +12,7 @@ import torch
 from tests.importing.make_trl import POLICY, right
 from tokensense.adapters.trl import batch_credit, credit_trainer
 from tokensense.credit import CATALOGUE
+from tokensense.credit.base import Credit
 from tokensense.credit.evidence import Evidence
 from tokensense.errors import MissingExtraError, PolicyError, SchemaError
 from tokensense.models.plan import Branch
@@ -58,7 +59,7 @@ def test_uniform_is_the_stock_trainer_to_the_last_bit(tmp_path):
 
 
 @needs_trl
-@pytest.mark.parametrize("rule", ["cscr", "cscr_surprisal"])
+@pytest.mark.parametrize("rule", ["cscr", "cscr_surprisal", "diff_alignment", "otb"])
 def test_another_rule_trains_and_moves_the_weights_elsewhere(tmp_path, rule):
     from trl import GRPOTrainer
 
@@ -66,6 +67,29 @@ def test_another_rule_trains_and_moves_the_weights_elsewhere(tmp_path, rule):
     losses, others = trained(credit_trainer(rule, told=TOLD), tmp_path / "ours")
     assert np.isfinite(losses).all()
     assert any(not torch.equal(a, b) for a, b in zip(weights, others, strict=True))
+
+
+@needs_trl
+def test_groups_rewards_and_ids_are_those_that_trl_has(tmp_path):
+    seen = []
+
+    def caught(evidence):
+        seen.append(evidence)
+        return evidence.spread()
+
+    needs = frozenset({"group", "reward", "token_id"})
+    rule = Credit(caught, needs, "replaces", "test", "free", "own")
+    trained(credit_trainer(rule), tmp_path)
+    assert len(seen) == 2
+    for evidence in seen:
+        assert evidence.group.tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
+        reward = evidence.reward.view(4, 4)
+        # TRL's advantages from the same rewards: mean off, deviation + 1e-4.
+        spread = reward.std(dim=1, keepdim=True) + 1e-4
+        expected = (reward - reward.mean(dim=1, keepdim=True)) / spread
+        torch.testing.assert_close(evidence.advantage, expected.flatten(), atol=1e-6, rtol=1e-5)
+        assert len(evidence.token_id) == int(evidence.length.sum())
+    assert any(evidence.reward.any() for evidence in seen)
 
 
 @needs_trl
@@ -151,6 +175,29 @@ def test_prompts_that_we_would_render_otherwise_are_refused():
     ):
         with pytest.raises(PolicyError, match=message):
             batch_credit(CATALOGUE["cscr"], batch, policy=policy, prompts=prompts, told=TOLD)
+
+
+def test_group_reward_and_ids_reach_the_rule():
+    policy = load_policy("tiny:mixed")
+    batch, _, completions = batch_of(policy, QUESTIONS)
+    known = {"group": torch.tensor([0, 0]), "reward": torch.tensor([1.0, 0.0])}
+    given = {"policy": policy, "prompts": ASKED, "told": {}}
+    mask = batch["completion_mask"].bool()
+    flat = {
+        "length": np.array([len(c) for c in completions]),
+        "advantage": batch["advantages"].numpy(),
+        "group": known["group"].numpy(),
+        "token_id": np.concatenate(completions),
+    }
+    found = batch_credit(CATALOGUE["position_alignment"], batch, known=known, **given)
+    expected = CATALOGUE["position_alignment"].assign(Evidence(**flat))
+    np.testing.assert_allclose(found[mask], expected, atol=1e-6)
+    assert np.ptp(np.abs(expected)) > 0.1  # so that an error would show
+    with pytest.raises(SchemaError, match="`group`"):
+        batch_credit(CATALOGUE["position_alignment"], batch, **given)
+    undecided = known | {"reward": torch.tensor([1.0, torch.nan])}
+    with pytest.raises(SchemaError, match="`reward` needs finite"):
+        batch_credit(CATALOGUE["lampo"], batch, known=undecided, **given)
 
 
 def test_tool_tokens_get_nothing():

@@ -6,9 +6,12 @@ Sign   TRL's: a positive advantage makes the token likelier.
 
 TRL takes advantages of shape (B, T) (`_compute_loss`, TRL 1.16); the subclass replaces the (B,)
 ones after `_generate_and_score_completions` by credit. Everything else is TRL's: `uniform` gives
-its loss to the last bit. Evidence comes from passes of our own: `old_per_token_logps` is absent
-with one update a batch, so log-probabilities, entropy and shifts are scored by `models.scorer`
-under the weights that sampled.
+its loss to the last bit. Groups, rewards and token ids are TRL's own: rewards as it sums them
+(`reward_weights`), caught where they are calculated, a group the `num_generations` responses that
+it samples side by side, over all processes. A group that is split between processes is seen in
+part by rules that compare its responses. All other evidence comes from passes of our own:
+`old_per_token_logps` is absent with one update a batch, so log-probabilities, entropy and shifts
+are scored by `models.scorer` under the weights that sampled.
 
 Source: huggingface/trl 1.16.0, trainer/grpo_trainer.py; notes/engineering.md section 6.
 """
@@ -33,8 +36,8 @@ if TYPE_CHECKING:
 
 # Evidence that a pass under the prompt alone gives, by field of `Scores`.
 BASE_EVIDENCE = ("logp", "entropy", "distance")
-# Evidence that the batch itself gives.
-OWN_EVIDENCE = frozenset({"key"})
+# Evidence that the batch and its trainer have.
+OWN_EVIDENCE = frozenset({"key", "group", "reward", "token_id"})
 
 
 def credit_trainer(
@@ -78,6 +81,11 @@ def credit_trainer(
                     "stock trainer for GSPO."
                 )
 
+        def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:  # noqa: ANN401 (TRL's)
+            found: Tensor = super()._calculate_rewards(*args, **kwargs)
+            self._every_reward = found
+            return found
+
         def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
             batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
             batch["advantages"] = batch_credit(
@@ -86,8 +94,21 @@ def credit_trainer(
                 policy=self._policy(),
                 prompts=[line["prompt"] for line in inputs],
                 told=told or {},
+                known=self._known(len(inputs)),
             )
             return batch
+
+        def _known(self, count: int) -> dict[str, Tensor]:
+            """Group and reward of this process's responses."""
+            weights = self.reward_weights.to(self._every_reward.device)
+            reward = (self._every_reward * weights).nansum(dim=1)
+            reward[self._every_reward.isnan().all(dim=1)] = torch.nan  # nobody could judge it
+            training = self.model.training
+            size = self.num_generations if training else self.num_generations_eval
+            group = torch.arange(len(reward), device=reward.device) // size
+            first = self.accelerator.process_index * count
+            own = slice(first, first + count)
+            return {"group": group[own], "reward": reward[own]}
 
         def _policy(self) -> Policy:
             """The model as it is now; its training mode is kept."""
@@ -107,6 +128,7 @@ def batch_credit(
     policy: Policy,
     prompts: Sequence[object],
     told: Mapping[str, str],
+    known: Mapping[str, Tensor] | None = None,
 ) -> Tensor:
     """Credit (B, T) of one of TRL's batches.
 
@@ -116,9 +138,11 @@ def batch_credit(
         policy: the model that sampled, its tokenizer.
         prompts: of the data set, one a response; read only for texts that are told.
         told: see `credit_trainer`.
+        known: `group` and `reward` of each response, for rules that read them.
 
     Raises:
         PolicyError: a prompt is no single user message, where a text has to be told.
+        SchemaError: the rule reads a group or a reward that is not in `known`, or is not finite.
     """
     mask = batch["completion_mask"].bool()
     written = batch["tool_mask"].bool() if "tool_mask" in batch else None
@@ -144,8 +168,12 @@ def batch_credit(
             )
             shifts = [a.logp - b.logp for a, b in zip(moved, plain, strict=True)]
             evidence[name] = _padded([torch.from_numpy(s) for s in shifts], mask)
-    if "key" in rule.needs:
-        evidence["key"] = torch.arange(len(mask), device=mask.device)
+    own = {
+        "key": torch.arange(len(mask), device=mask.device),
+        "token_id": batch["completion_ids"],
+        **(known or {}),
+    }
+    evidence |= {name: own[name] for name in rule.needs & own.keys()}
     return credit_matrix(rule, batch["advantages"], mask, written=written, evidence=evidence)
 
 

@@ -158,6 +158,9 @@ class Dealt(Cscr):
 
         Args:
             evidence: what the score needs.
+
+        Raises:
+            NotImplementedError: a control does not say by what it deals.
         """
         raise NotImplementedError
 
