@@ -145,8 +145,8 @@ def _numbers(policy: Policy, path: str) -> Iterator[Check]:
     yield Check(
         "speed",
         "ok",
-        f"{tokens / seconds:.0f} response tokens/s on a small sample, "
-        f"{100 * rate / reached:.0f} % of what a product of {MATRIX} x {MATRIX} matrices reaches here",
+        f"{tokens / seconds:.0f} response tokens/s on a small sample, {rate / reached:.0%} of what "
+        f"a product of {MATRIX} x {MATRIX} matrices reaches here",
     )
 
 
