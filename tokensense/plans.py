@@ -216,8 +216,10 @@ def _joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
     both = dict(first)
     for key, value in second.items():
         old = both.get(key)
-        deep = isinstance(old, Mapping) and isinstance(value, Mapping)
-        both[key] = _joined(old, value) if deep else value
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            both[key] = _joined(old, value)
+        else:
+            both[key] = value
     return both
 
 
@@ -251,7 +253,7 @@ def _known(what: str, name: object, names: Mapping[str, Any] | Sequence[str]) ->
 def _checked(study: str, kinds: Mapping[str, Any], values: Mapping[str, Any]) -> pydantic.BaseModel:
     """The values as a pydantic model, each of its kind."""
     fields: dict[str, Any] = {name: (kind, ...) for name, kind in kinds.items()}
-    model = pydantic.create_model("Settings", **fields)
+    model: type[pydantic.BaseModel] = pydantic.create_model("Settings", **fields)
     try:
         return model.model_validate(dict(values))
     except pydantic.ValidationError as cause:

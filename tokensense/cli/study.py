@@ -94,8 +94,8 @@ def _points(sweep: list[str], out: Path) -> list[list[dict[str, Any]]]:
     axes = []
     for text in sweep:
         path, _, values = text.partition("=")
-        listed = plans.read_yaml(f"[{values}]", name=text)
-        axes.append([(f"{path}={value}", plans.assigned(f"{path}={value}")) for value in listed])
+        named = [f"{path}={value.strip()}" for value in values.split(",")]
+        axes.append([(one, plans.assigned(one)) for one in named])
     return [
         [*(tree for _, tree in point), {"out": str(out.joinpath(*(text for text, _ in point)))}]
         for point in itertools.product(*axes)
