@@ -42,3 +42,9 @@ def test_the_commands_run(place):
         assert program == "tokensense"
         found = CliRunner().invoke(app, words)
         assert found.exit_code == 0, (line, found.output)
+        if words[0] == "analyze":
+            assert "same_direction" in found.stdout
+    assert list((place / "runs" / "figures").glob("*.pdf"))
+    assert {path.name for path in (place / "runs" / "report").glob("report.*")} == {
+        *("report.html", "report.md"),
+    }

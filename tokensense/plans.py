@@ -257,7 +257,10 @@ def _checked(study: str, kinds: Mapping[str, Any], values: Mapping[str, Any]) ->
     try:
         return model.model_validate(dict(values))
     except pydantic.ValidationError as cause:
-        raise InputError(f"{study}: {'; '.join(_faults(cause))}. Give them with --set.") from cause
+        raise InputError(
+            f"settings of {study} need their own kinds: {'; '.join(_faults(cause))}. Give them "
+            "with --set or in the file."
+        ) from cause
 
 
 def _faults(error: pydantic.ValidationError) -> Iterator[str]:
