@@ -293,7 +293,7 @@ def summary(out: Path, config: Config) -> None:
     print(f"{len(rows)} lines; {out / 'confusion.csv'}, {out / 'confusion.json'}")
 
 
-def main(config: Config, *, roots: Sequence[Path], out: Path) -> None:
+def main(config: Config, *, roots: Sequence[Path] = (tiny.root(),), out: Path) -> None:
     """Name all stores that are not named yet; resumes."""
     folders = policy_folders(roots)
     out.mkdir(parents=True, exist_ok=True)

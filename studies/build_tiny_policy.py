@@ -86,6 +86,7 @@ CONFIGS = {
     **{name: Config(name, tags=tags) for name, tags in TAGGINGS.items()},
     "tables": Config("tables", task="tables", steps=3000),
 }
+TINY: dict[str, Any] = {"steps": 20, "problems": 16}
 
 
 # What is taught
@@ -328,7 +329,7 @@ def chosen(given: argparse.Namespace) -> Config:
     else:
         sys.exit(f"build_tiny_policy: name one of {', '.join(CONFIGS)}, or give --truth, --style.")
     if given.tiny:
-        config = replace(config, steps=20, problems=16)
+        config = replace(config, **TINY)
     return replace(config, seed=given.seed, steps=given.steps or config.steps)
 
 

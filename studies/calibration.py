@@ -299,7 +299,7 @@ def known(out: Path, config: Config) -> list[dict[str, str]]:
         return [row for row in csv.DictReader(file) if row["design"] == config.digest]
 
 
-def main(config: Config, *, out: Path, effects: Sequence[float]) -> None:
+def main(config: Config, *, out: Path, effects: Sequence[float] = (0.0,)) -> None:
     """Test all batches that are not tested yet, then add up; resumes."""
     out.mkdir(parents=True, exist_ok=True)
     names = (*Cell._fields, "effect", "batch")

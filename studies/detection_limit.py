@@ -223,13 +223,13 @@ def known(out: Path) -> list[dict[str, str]]:
         return [row for row in csv.DictReader(file) if row["rules"] == digest()]
 
 
-def main(config: Config, *, out: Path, policies: Path) -> None:
+def main(config: Config, *, out: Path, policies: Path | None = None) -> None:
     """Train what is not trained, study what is not studied, add up; resumes."""
     out.mkdir(parents=True, exist_ok=True)
     done = {(row["share"], row["seed"], row["number"]) for row in known(out)}
     for seed in config.seeds:
         for share in config.shares:
-            folder = policy_folder(share, seed, config, root=policies)
+            folder = policy_folder(share, seed, config, root=policies or out / "policies")
             for number in range(config.studies):
                 if tuple(str(value) for value in key(share, seed, number).values()) in done:
                     continue
@@ -254,7 +254,7 @@ if __name__ == "__main__":
         main(
             TINY if given.tiny else Config(),
             out=given.out,
-            policies=given.policies or given.out / "policies",
+            policies=given.policies,
         )
     except TokensenseError as error:
         sys.exit(f"detection_limit: {error}")

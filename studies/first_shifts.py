@@ -63,9 +63,11 @@ def smollm2() -> Path:
     return Path(spec.submodule_search_locations[0]) / GGUF
 
 
-def main(config: Config, *, traces: Path, model: str, out: Path, dry_run: bool = False) -> None:
+def main(
+    config: Config, *, traces: Path, out: Path, model: str | None = None, dry_run: bool = False
+) -> None:
     """Import, probe, analyze, draw; resumes."""
-    policy = ts.load_policy(model)
+    policy = ts.load_policy(model or str(smollm2()))
     study = ts.Study(out / "store.zarr")
     study.ingest(traces, format=config.format, policy=policy, limit=config.limit)
     describe(study, policy, config, out=out, dry_run=dry_run)
@@ -120,7 +122,7 @@ if __name__ == "__main__":
         main(
             chosen,
             traces=given.traces,
-            model=given.model or str(smollm2()),
+            model=given.model,
             out=out,
             dry_run=given.dry_run,
         )

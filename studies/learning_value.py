@@ -332,7 +332,9 @@ def keep(path: Path, **arrays: np.ndarray) -> None:
     part.replace(path)
 
 
-def main(config: Config, *, out: Path, work: Path, real_steps: bool = False) -> None:
+def main(
+    config: Config, *, out: Path, work: Path = Path("runs/learning_value"), real_steps: bool = False
+) -> None:
     """Measure what is missing, then rank all that is there."""
     torch.set_num_threads(1)
     for folder in (out, work):

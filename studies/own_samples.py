@@ -40,12 +40,12 @@ class Config:
 TINY = Config(problems=8, max_new_tokens=32, scoring=Scoring(frames=1, resamples=1_000))
 
 
-def main(config: Config, *, problems: Path, model: str, out: Path) -> None:
+def main(config: Config, *, questions: Path, out: Path, model: str | None = None) -> None:
     """Sample, probe, analyze, draw."""
-    policy = ts.load_policy(model)
+    policy = ts.load_policy(model or str(smollm2()))
     study = ts.Study(out / "store.zarr")
-    questions = importing.read(problems, format="gsm8k_solutions", limit=config.problems).problems
-    study.generate(policy, questions, max_new_tokens=config.max_new_tokens, seed=config.seed)
+    found = importing.read(questions, format="gsm8k_solutions", limit=config.problems).problems
+    study.generate(policy, found, max_new_tokens=config.max_new_tokens, seed=config.seed)
     describe(study, policy, config.scoring, out=out)
 
 
@@ -64,8 +64,8 @@ if __name__ == "__main__":
     try:
         main(
             TINY if given.tiny else Config(),
-            problems=given.problems,
-            model=given.model or str(smollm2()),
+            questions=given.problems,
+            model=given.model,
             out=out,
         )
     except TokensenseError as error:

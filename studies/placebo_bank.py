@@ -102,9 +102,9 @@ def traces_for(config: Config, traces: Path, *, policy: Policy, out: Path) -> Pa
     return path
 
 
-def main(config: Config, *, traces: Path, model: str, out: Path) -> None:
+def main(config: Config, *, traces: Path, out: Path, model: str | None = None) -> None:
     """Import, probe, analyze, draw; resumes."""
-    policy = ts.load_policy(model)
+    policy = ts.load_policy(model or str(smollm2()))
     study = ts.Study(out / "store.zarr")
     file = traces_for(config, traces, policy=policy, out=out)
     limit = None if config.opening else config.limit
@@ -138,7 +138,7 @@ if __name__ == "__main__":
         main(
             replace(chosen, **TINY) if given.tiny else chosen,
             traces=given.traces,
-            model=given.model or str(smollm2()),
+            model=given.model,
             out=given.out or Path("runs") / name,
         )
     except TokensenseError as error:

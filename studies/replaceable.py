@@ -321,7 +321,7 @@ def flat_tokens(study: ts.Study) -> pd.DataFrame:
     return table
 
 
-def main(config: Config, *, policy_name: str, out: Path) -> pd.DataFrame:
+def main(config: Config, *, out: Path, policy_name: str = "tiny:mixed") -> pd.DataFrame:
     """Sample, probe, replace, judge; print and write the tables."""
     policy = ts.load_policy(policy_name)
     study = ts.Study(out / "store.zarr")

@@ -20,7 +20,7 @@ import torch
 import transformers
 
 from studies.scoring_scaling import branches_of
-from tokensense.models.pace import loads_of, operations
+from tokensense.models.pace import loads_of, operations, product_rate
 from tokensense.models.policy import Policy, load_policy
 from tokensense.models.scorer import TOKENS_PER_ROW, resolved_path, score
 
@@ -46,12 +46,6 @@ def synthetic(sizes: dict[str, object], device: str) -> Policy:
     return Policy(model.to(torch.bfloat16), tokenizer, name="Qwen3 sizes, random weights")
 
 
-def product_rate(device: torch.device, size: int) -> float:
-    """FLOP a second of a square bfloat16 product, best of ten."""
-    a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
-    return 2.0 * size**3 / min(timed(lambda: a @ b, device) for _ in range(10))
-
-
 def timed(work: Callable[[], object], device: torch.device) -> float:
     """Seconds of some work, a GPU's queue emptied before and after."""
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
@@ -71,7 +65,7 @@ def main(given: argparse.Namespace) -> None:
     path = resolved_path(policy, "auto")
     loads = loads_of(branches, tokens_per_row=given.tokens_per_row, path=path)
     needed = sum(operations(policy, load) for load in loads)
-    reached = product_rate(policy.device, 256 if given.tiny else 8192)
+    reached = product_rate(policy.device, dtype=torch.bfloat16, size=256 if given.tiny else 8192)
     name = torch.cuda.get_device_name() if policy.device.type == "cuda" else "CPU"
     peak = next((rate for part, rate in PEAKS.items() if part in name), None)
     print(f"{name}: square product {reached / 1e12:.2f} TFLOP/s, path {path}, {policy!r}")

@@ -15,7 +15,7 @@ run that is stopped goes on where it was.
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,7 +126,13 @@ def page(decisions: pd.DataFrame, said: Mapping[str, tuple[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def main(config: Config, *, variants: tuple[str, ...], stores: list[Path], out: Path) -> None:
+def main(
+    config: Config,
+    *,
+    out: Path,
+    variants: tuple[str, ...] = tuple(TAUGHT),
+    stores: Sequence[Path] = (),
+) -> None:
     """Diagnose each; print and write the tables and the page."""
     out.mkdir(parents=True, exist_ok=True)
     found: dict[str, Mapping[str, xr.Dataset]] = {}

@@ -100,9 +100,9 @@ def _triple(totals: np.ndarray) -> np.ndarray:
     return np.stack([verdict, placebo, verdict - placebo], 1)
 
 
-def main(config: Config, *, store: Path, model: str, out: Path) -> pd.DataFrame:
+def main(config: Config, *, store: Path, out: Path, model: str | None = None) -> pd.DataFrame:
     """Sample rollouts, compare, print and write the table."""
-    policy = ts.load_policy(model)
+    policy = ts.load_policy(model or str(smollm2()))
     rollouts = ts.Study(store, mode="r").archive().rollouts()
     problems = read_problems(rollouts, policy)
     drawn = np.random.default_rng(config.seed).permutation(len(problems.responses))
@@ -133,6 +133,6 @@ if __name__ == "__main__":
     main(
         TINY if given.tiny else Config(),
         store=given.store,
-        model=given.model or str(smollm2()),
+        model=given.model,
         out=given.out,
     )

@@ -1,5 +1,6 @@
 """Settings that every test runs under: no network, no screen, the same examples on every run."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -24,6 +25,12 @@ settings.register_profile(
     print_blob=False,
 )
 settings.load_profile("tokensense")
+
+
+def pytest_collection_finish():
+    """What was imported stays: collections, which some code asks for, need not walk over it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -89,8 +89,12 @@ ALLOWED: dict[str, Allowed] = {
     "demo": Allowed({"errors", "models", "stats", "study", "assignment"}),
     "report": Allowed({"figures", "study"}),
     "doctor": Allowed({"errors", "models", "probes", "store"}, {"torch"}),
+    # studies lie beside the package, and are found by their files
+    "plans": Allowed({"errors"}),
+    "submission": Allowed({"errors", "checks"}),
     "cli": Allowed(
         {"tokensense", "errors", "demo", "doctor", "report", "screen", "store", "importing"}
+        | {"plans", "submission"}
         | {"stats", "trainer", "credit"}
     ),
     "__main__": Allowed({"cli"}),

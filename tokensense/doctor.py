@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from tokensense.errors import ConditionError, PolicyError
 from tokensense.models.compiled import can_compile
 from tokensense.models.memory import free_bytes
-from tokensense.models.pace import loads_of, operations
+from tokensense.models.pace import loads_of, operations, product_rate
 from tokensense.models.plan import Branch
 from tokensense.models.policy import PLACEMENTS, Policy
 from tokensense.models.scorer import TOKENS_PER_ROW, resolved_path, score
@@ -141,11 +141,11 @@ def _numbers(policy: Policy, path: str) -> Iterator[Check]:
     tokens = sum(len(branch.response) for branch in branches)
     loads = loads_of(branches, tokens_per_row=TOKENS_PER_ROW, path=path)
     rate = sum(operations(policy, load) for load in loads) / seconds
-    share = rate / _product_rate(policy)
+    reached = product_rate(policy.device, dtype=getattr(torch, policy.dtype), size=MATRIX)
     yield Check(
         "speed",
         "ok",
-        f"{tokens / seconds:.0f} response tokens/s on a small sample, {100 * share:.0f} % of what "
+        f"{tokens / seconds:.0f} response tokens/s on a small sample, {rate / reached:.0%} of what "
         f"a product of {MATRIX} x {MATRIX} matrices reaches here",
     )
 
@@ -167,15 +167,3 @@ def _timed(policy: Policy, branches: list[Branch], path: str) -> float:
     begun = time.perf_counter()
     score(policy, branches, path=path)
     return time.perf_counter() - begun
-
-
-def _product_rate(policy: Policy) -> float:
-    """Operations a second of a square matrix product in the policy's format, best of five."""
-    dtype = getattr(torch, policy.dtype)
-    a = torch.randn(MATRIX, MATRIX, device=policy.device).to(dtype)
-    best = 0.0
-    for _ in range(5):
-        begun = time.perf_counter()
-        float((a @ a)[0, 0])  # waits for a GPU
-        best = max(best, 2.0 * MATRIX**3 / (time.perf_counter() - begun))
-    return best

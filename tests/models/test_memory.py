@@ -89,7 +89,7 @@ def peak_of(*arguments: str) -> dict[str, float]:
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
 def test_the_foreseen_peak_is_the_measured_one_within_30_percent():
-    found = peak_of("random", "2048", "60", "200", "24", "1")
+    found = peak_of("random", "1024", "60", "100", "16", "1")
     assert found["measured"] == pytest.approx(found["foreseen"], rel=0.3)
 
 

@@ -16,7 +16,7 @@ def made_up_tokens(
     families=3,
     scenario="placebo_like",
     effect=0.05,
-    generators=("a", "b", "c", "d"),
+    generators=("a", "b"),
     neutral=True,
 ):
     """Tokens of `problems` x `group` rollouts under base, verdict, placebo and neutral.

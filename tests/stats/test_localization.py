@@ -11,7 +11,9 @@ from tokensense.stats.resampling import Method
 
 def planted(*, seed=0, shift=-0.1, **sizes):
     """Made-up tokens: the rarest of four in each wrong response is wrong, less likely under pos."""
-    tokens = made_up_tokens(seed=seed, **{"problems": 25, "length": (6, 14), **sizes})
+    tokens = made_up_tokens(
+        seed=seed, **{"problems": 25, "length": (6, 14), "generators": tuple("abcd"), **sizes}
+    )
     rng = np.random.default_rng(seed)
     length = tokens["length"].values
     start = np.cumsum(length) - length

@@ -9,7 +9,7 @@ from tokensense.stats.sample import read_sample
 
 @pytest.fixture
 def tokens():
-    return made_up_tokens(problems=4, group=3, length=(2, 6))
+    return made_up_tokens(problems=4, group=3, length=(2, 6), generators=tuple("abcd"))
 
 
 def test_layout(tokens):

@@ -18,7 +18,7 @@ from tokensense.tasks.arithmetic import (
     solve,
     uniforms,
 )
-from tokensense.tasks.problem import deduplicate
+from tokensense.tasks.problem import Merged, merge
 
 EXAMPLE = Chain((12, 7, 3, 2), ("+", "*", "-"))  # 12 + 7 * 3 - 2
 
@@ -159,7 +159,7 @@ def test_any_text_is_a_question_or_an_input_error(words):
 
 def test_problems_are_distinct_and_the_same_for_the_same_seed():
     found = problems(np.random.default_rng(5), count=100, chains=Chains(operations=(1, 2)))
-    assert deduplicate(found) == (found, 0)
+    assert merge(found) == Merged(found, 0, [])
     again = problems(np.random.default_rng(5), count=150, chains=Chains(operations=(1, 2)))
     assert again[:100] == found
     assert found[7].name == "arithmetic-7"

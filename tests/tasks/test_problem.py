@@ -2,8 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokensense.errors import InputError
-from tokensense.tasks.problem import Problem, deduplicate, merge, question_key
+from tokensense.tasks.problem import Problem, merge, question_key
 
 
 def problem(question, answer="1", name="p"):
@@ -22,9 +21,9 @@ def test_case_signs_and_compatibility_characters_make_another_question(other):
 
 def test_repeats_are_dropped_and_counted_in_order_of_first_appearance():
     rows = [problem("b", name="1"), problem("a", name="2"), problem("b ", name="3")]
-    kept, dropped = deduplicate([*rows, rows[1]])
-    assert [row.name for row in kept] == ["1", "2"]
-    assert dropped == 2
+    merged = merge([*rows, rows[1]])
+    assert [row.name for row in merged.problems] == ["1", "2"]
+    assert (merged.duplicates, merged.contradictory) == (2, [])
 
 
 def test_all_rows_of_a_question_with_two_answers_are_set_aside():
@@ -33,11 +32,6 @@ def test_all_rows_of_a_question_with_two_answers_are_set_aside():
     assert merged.problems == [rows[1]]
     assert merged.duplicates == 0
     assert sorted(row.answer for row in merged.contradictory) == ["1", "1", "2"]
-
-
-def test_deduplicate_refuses_two_answers_and_names_problem_and_answers():
-    with pytest.raises(InputError, match=r"problem 'p' comes with \['1', '2'\].*merge"):
-        deduplicate([problem("a", "1"), problem("a", "2")])
 
 
 @pytest.mark.parametrize("answers", [(None, "2"), ("2", None), (None, "2", None)])

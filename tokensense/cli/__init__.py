@@ -5,7 +5,7 @@ fine, 1 findings or a failed check, 2 wrong usage or input. With `--json` a comm
 standard output and nothing else; progress goes to standard error.
 """
 
-from tokensense.cli import results, scoring, traces, training
+from tokensense.cli import results, scoring, study, traces, training
 from tokensense.cli.common import app
 
-__all__ = ["app", "results", "scoring", "traces", "training"]
+__all__ = ["app", "results", "scoring", "study", "traces", "training"]

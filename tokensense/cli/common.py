@@ -43,7 +43,14 @@ Seed = Annotated[int, typer.Option("--seed", help="Of everything random in this 
 
 
 def friendly(command: Callable[..., None]) -> Callable[..., None]:
-    """Our own errors: one message, exit code 2. All else keeps its traceback: it is a defect."""
+    """Our own errors: one message, exit code 2. All else keeps its traceback: it is a defect.
+
+    Args:
+        command: whose errors are met.
+
+    Returns:
+        The command, which raises `typer.Exit`: 2 after one of our errors, 130 after Ctrl-C.
+    """
 
     @wraps(command)
     def run(*args: object, **kwargs: object) -> None:

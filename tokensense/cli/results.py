@@ -81,7 +81,12 @@ def info(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """What a store holds, by whom it was made, and what is missing."""
+    """What a store holds, by whom it was made, and what is missing.
+
+    \f
+    Raises:
+        Exit: 1 where a check found something.
+    """
     import tokensense as ts
 
     if not check and not repair:
@@ -142,7 +147,12 @@ def doctor(
     dtype: Dtype = "float32",
     as_json: Json = False,
 ) -> None:
-    """Is everything in order: this machine, a policy, a store? Exit code 1 on findings."""
+    """Is everything in order: this machine, a policy, a store? Exit code 1 on findings.
+
+    \f
+    Raises:
+        Exit: 1 where there is a finding.
+    """
     import tokensense as ts
     from tokensense import doctor as checks
 

@@ -46,7 +46,13 @@ def train(
     dtype: Dtype = "float32",
     as_json: Json = False,
 ) -> None:
-    """Train a copy of the policy on the credit of a rule; goes on where it stopped."""
+    """Train a copy of the policy on the credit of a rule; goes on where it stopped.
+
+    \f
+    Raises:
+        Exit: 1 where a run was stopped because it had collapsed.
+        BadParameter: a size is no number.
+    """
     import tokensense as ts
     from tokensense.trainer import loop
     from tokensense.trainer.config import TrainConfig, read_config

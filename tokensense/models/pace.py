@@ -1,7 +1,7 @@
 """How long scoring takes, by scoring a little of it first.
 
 Reads  a Policy, branches, the Room that they are scored in.
-Gives  loads_of, Pace, measured_pace.
+Gives  loads_of, operations, product_rate, Pace, measured_pace.
 Source needed operations as scaling laws count them: two a weight and token; in attention four a
        number of a query, key and layer. Time is taken to be proportional to them: so a sample
        tells of branches that have longer prompts or responses than its own.
@@ -10,6 +10,8 @@ Source needed operations as scaling laws count them: two a weight and token; in 
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
+
+import torch
 
 from tokensense.models.head import head_of
 from tokensense.models.memory import Room, queries_width
@@ -52,6 +54,26 @@ def operations(policy: Policy, load: Load) -> float:
     body = sum(p.numel() for p in model.parameters() if id(p) not in outside)
     attention = 4 * queries_width(policy) * model.config.get_text_config().num_hidden_layers
     return float(2 * (body * load.fed + head.numel() * load.scored) + attention * load.pairs)
+
+
+def product_rate(device: torch.device, *, dtype: torch.dtype, size: int) -> float:
+    """Operations a second of a square matrix product: what `operations` are held against.
+
+    Args:
+        device: where.
+        dtype: of both factors.
+        size: rows and columns; on a GPU thousands are needed to fill it.
+
+    Returns:
+        The best of ten.
+    """
+    a = torch.randn(size, size, device=device).to(dtype)
+    best = 0.0
+    for _ in range(10):
+        begun = time.perf_counter()
+        float((a @ a)[0, 0])  # waits for a GPU
+        best = max(best, 2.0 * size**3 / (time.perf_counter() - begun))
+    return best
 
 
 def measured_pace(

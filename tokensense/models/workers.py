@@ -41,6 +41,12 @@ def side_by_side(
         tasks: taken in order.
         work: yields the results of one task. Runs in inference mode.
         workers: threads; with 1 the caller does the work.
+
+    Yields:
+        Results as they come.
+
+    Raises:
+        BaseException: whatever `work` raised, the first of it.
     """
     if workers <= 1:
         for task in tasks:

@@ -17,8 +17,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tokensense.errors import InputError
-
 
 @dataclass(frozen=True)
 class Problem:
@@ -101,29 +99,3 @@ def merge(problems: Iterable[Problem]) -> Merged:
         duplicates=sum(count for key, count in repeats.items() if key not in rivals),
         contradictory=contradictory,
     )
-
-
-def deduplicate(problems: Iterable[Problem]) -> tuple[list[Problem], int]:
-    """One problem a question, and how many were dropped.
-
-    Args:
-        problems: in the order of the source; the first of each question is kept.
-
-    Returns:
-        Problems of distinct questions, and the number of repeats dropped.
-
-    Raises:
-        InputError: a question comes with two different answers; `merge` sets such rows aside.
-    """
-    merged = merge(problems)
-    if merged.contradictory:
-        first = merged.contradictory[0]
-        answers = sorted(
-            {str(row.answer) for row in merged.contradictory if row.question == first.question}
-        )
-        raise InputError(
-            f"one answer a question is needed; problem {first.name!r} comes with {answers}. "
-            "Remove all but one, or use `tokensense.tasks.problem.merge`, which sets such rows "
-            "aside and counts them."
-        )
-    return merged.problems, merged.duplicates

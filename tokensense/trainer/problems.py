@@ -40,7 +40,8 @@ class Task(NamedTuple):
 
     Attributes:
         name: with its sizes, as checkpoints keep it.
-        draw: draw(count, seed): that many problems of distinct questions, none held out.
+        draw: draw(count, seed): that many problems of distinct questions, none held out. Raises
+            SchemaError where there are too few.
         grade: grade(traces, problems, encoder): the traces with rewards, and labels where known.
         answer: the final answer in a response's text, None where there is none; for the majority.
         held_out: problems of distinct questions.
