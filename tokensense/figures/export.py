@@ -16,33 +16,17 @@ from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple, TypedDict
+from typing import TypedDict
 
 import matplotlib
 import xarray as xr
-from matplotlib.figure import Figure
 
 from tokensense.errors import FigureError
+from tokensense.figures.spec import Rendered
 from tokensense.figures.style import saved_bytes
 
 MANIFEST = "manifest.json"
 CAPTIONS = "captions.txt"
-
-
-class Rendered(NamedTuple):
-    """One finished figure.
-
-    Attributes:
-        figure: as it is saved.
-        parts: the Datasets it shows, by name; the first is the figure's own CSV file.
-        caption: a draft, with n and intervals.
-        replaced: characters that no font could draw, sorted.
-    """
-
-    figure: Figure
-    parts: Mapping[str, xr.Dataset]
-    caption: str
-    replaced: tuple[str, ...]
 
 
 class FileEntry(TypedDict):

@@ -78,6 +78,7 @@ LOOKS: dict[str, Look] = {
     "verdict": Look("#0072B2", "o", filled=True),
     "placebo": Look("#D55E00", "s", filled=False),
     "difference": Look("#000000", "D", filled=True),
+    "no condition": Look("#4d4d4d", "^", filled=False),
 }
 NEUTRAL = "#666666"
 
