@@ -73,6 +73,7 @@ ALLOWED: dict[str, Allowed] = {
     "summary": Allowed(GROUND | {"rollouts", "store", "flat"}),
     "screen": Allowed(set()),
     "view": Allowed(GROUND | {"rollouts", "store", "flat", "stats", "figures"}),
+    "drawing": Allowed(GROUND | {"store", "flat", "stats", "figures"}),
     "generation": Allowed(GROUND | {"tasks", "models", "rollouts"}),
     "ingestion": Allowed({"errors", "models", "rollouts", "importing"}),
     "export": Allowed(GROUND | {"rollouts", "store", "flat"}),
@@ -83,6 +84,7 @@ ALLOWED: dict[str, Allowed] = {
         GROUND
         | {"tasks", "models", "rollouts", "store", "stats", "figures", "probing"}
         | {"flat", "freezing", "summary", "generation", "ingestion", "view", "export", "padded"}
+        | {"drawing"}
     ),
     "gathering": Allowed(GROUND | {"credit", "stats"}),
     "assignment": Allowed(GROUND | {"credit", "stats", "study", "gathering"}),

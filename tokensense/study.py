@@ -291,26 +291,31 @@ class Study:
     def figures(
         self, out: str | Path, *, which: str = "shifts", style: str = "neurips"
     ) -> dict[str, Any]:
-        """Draw a set of figures: PDF, PNG and CSV each, and a manifest.
+        """Draw a set of figures: PDF, PNG, CSV and LaTeX each, and a manifest.
 
         Args:
             out: folder, made where it is missing.
-            which: name of the set.
+            which: name of the set: shifts, credit, centers, localization or training; or `all`
+                that the store has the data for.
             style: column widths and fonts.
 
         Returns:
-            The manifest.
+            The manifest, as `drawing.draw_sets` describes it.
 
         Raises:
-            FigureError: what the set needs was not analyzed yet.
+            FigureError: the store lacks what the set needs; the message names what makes it.
             StatisticsError: there is no verdict pair, or no placebo pair to put beside it.
             StoreError: there is no store, or no finished probe.
         """
-        from tokensense.figures import draw
-        from tokensense.stats.points import shift_points
+        from tokensense.drawing import draw_sets
 
-        inputs = {"points": shift_points(self.tokens()), **self.results()}
-        return dict(draw(which, inputs, Path(out), style=style))
+        return draw_sets(Archive(self.path, mode="r"), Path(out), which=which, style=style)
+
+    def keep_run(self, folder: str | Path) -> str:
+        """Bring a training run into the store; arguments and errors as of `drawing.keep_run`."""
+        from tokensense.drawing import keep_run
+
+        return keep_run(self.archive(), folder)
 
     def view(
         self,

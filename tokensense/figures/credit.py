@@ -28,23 +28,39 @@ CONTROL = "_placebo"
 PANELS = (
     Panel("effective", "effective tokens\n(share)", 1.0),
     Panel("gini", "Gini", 0.0),
-    Panel("rotation", "turn from uniform\n(degrees)", 0.0),
-    Panel("with_length", "with length\n(rank corr.)", 0.0),
+    Panel("rotation", "rotation\n(degrees)", 0.0),
 )
-FOUR_PANELS_FROM = 4.5
 # Deepest colors: four times or a quarter of a kind's share; ranks fully alike.
 RATIO_LIMIT = math.log(4.0)
 
 
 def rule_order(rules: xr.Dataset) -> list[str]:
-    """Names of the rules by rotation, those without any last.
+    """Names of the rules by rotation, those without any last; a control follows its rule.
 
     Args:
         rules: result `rules`.
     """
     turned = rules["estimate"].sel(statistic="rotation").values
-    order = np.argsort(np.where(np.isfinite(turned), turned, np.inf), kind="stable")
-    return [str(name) for name in rules["rule"].values[order]]
+    names = rules["rule"].values.astype(str).tolist()
+    angle = dict(zip(names, np.where(np.isfinite(turned), turned, np.inf).tolist(), strict=True))
+
+    def place(name: str) -> tuple[float, str, bool]:
+        own = name.removesuffix(CONTROL)
+        return angle.get(own, angle[name]), own, name != own
+
+    return sorted(names, key=place)
+
+
+def basis(rules: xr.Dataset) -> str:
+    """What the numbers of the rules rest on.
+
+    Args:
+        rules: result `rules`.
+    """
+    return (
+        f"n = {int(rules['n_tokens']):,} tokens, {int(rules['n_rollouts'].max()):,} responses, "
+        f"{int(rules['n_clusters'].max()):,} problems"
+    )
 
 
 def _label(name: str) -> str:
@@ -62,7 +78,7 @@ def _by_kind(inputs: Inputs, style: Style, width: float) -> Rendered:
         kinds, np.atleast_1d(shown["n_tokens"].values), strict=True)]  # fmt: skip
     cell = _cell_width(names, len(kinds), style, width)
     tall = _label_height(counts, style)
-    figure = new_figure(width, 0.4 + tall + matrix_size(len(names)))
+    figure = new_figure(width, 0.55 + tall + matrix_size(len(names)))
     axes = figure.subplots()
     draw_matrix(
         axes,
@@ -72,14 +88,18 @@ def _by_kind(inputs: Inputs, style: Style, width: float) -> Rendered:
         labels=([_label(name) for name in names], counts),
         width=cell,
     )
-    draw_key(axes, low="less than its tokens", high="more")
+    draw_key(
+        axes,
+        low="less credit than tokens (÷4)",
+        high="more (×4)",
+        neither="interval holds 1",
+        note=basis(inputs["rules"]),
+    )
     parts = [
         "Share of the credit on each kind of token over the kind's share of the tokens (ratio; "
         "rules in the order of how far they turn the update). Colored where the interval leaves "
         "out 1, grey numbers where it does not; in brackets: tokens of the kind.",
-        f"n = {int(result.attrs.get('n_tokens', shown['n_tokens'].sum())):,} tokens, up to "
-        f"{int(inputs['rules']['n_rollouts'].max()):,} responses, "
-        f"{int(shown['n_clusters'].max()):,} problem texts.",
+        f"{basis(inputs['rules'])}.",
         *_empty(shown, "kind"),
         "Intervals are in the CSV file and the table.",
     ]
@@ -88,7 +108,12 @@ def _by_kind(inputs: Inputs, style: Style, width: float) -> Rendered:
 
 def _ratio_text(value: float) -> str:
     ratio = math.exp(value)
-    return f"{ratio:.2f}" if ratio < 9.95 else f"{ratio:.0f}"
+    return f"{ratio:.2f}" if ratio < 9.995 else f"{ratio:.0f}"
+
+
+def _rank_text(value: float) -> str:
+    shown = f"{value:.2f}"
+    return (shown.removeprefix("-") if float(shown) == 0 else shown).replace("-", "−")
 
 
 def _cell_width(names: list[str], columns: int, style: Style, width: float) -> float:
@@ -99,17 +124,17 @@ def _cell_width(names: list[str], columns: int, style: Style, width: float) -> f
 
 def _label_height(names: list[str], style: Style) -> float:
     """Height of column labels that stand on end, inches."""
-    return max(text_width(name, style.small) for name in names) + 0.1
+    return max(text_width(name, style.small) for name in names) + 0.15
 
 
 def _empty(shown: xr.Dataset, column: str) -> list[str]:
     """What stays empty, in words."""
-    lost = ~np.isfinite(shown["estimate"])
+    lost, rules = ~np.isfinite(shown["estimate"]), shown["rule"].values
     names = [
         f"{_label(str(rule))} ({', '.join(_label(str(c)) for c in shown[column].values[row])})"
-        for rule, row in zip(shown["rule"].values, lost.transpose("rule", column).values, strict=True)
+        for rule, row in zip(rules, lost.transpose("rule", column).values, strict=True)
         if row.any()
-    ]  # fmt: skip
+    ]
     return [f"Empty, because there is no credit at all: {'; '.join(names)}."] if names else []
 
 
@@ -123,12 +148,10 @@ def _concentration(inputs: Inputs, style: Style, width: float) -> Rendered:
             continue
         paired = {VERDICT: name, PLACEBO: name + CONTROL}
         rows.append(Row(_label(name), paired if name + CONTROL in names else {ALONE: name}))
-    panels = PANELS if width >= FOUR_PANELS_FROM else PANELS[:3]
-    shown = entries(summary(result), rows, panels, dim="rule")
-    # A rule that gives every response the same has no correlation: nothing to show, nothing lost.
-    figure = new_figure(width, 0.85 + row_height(style.small) * (len(rows) + 0.6))
-    axes = list(figure.subplots(1, len(panels)))
-    draw_rows(axes, shown, panels)
+    shown = entries(summary(result), rows, PANELS, dim="rule")
+    figure = new_figure(width, 1.0 + row_height(style.small) * (len(rows) + 0.6))
+    axes = list(figure.subplots(1, len(PANELS)))
+    draw_rows(axes, shown, PANELS, note=basis(result))
     numbers = [
         f"{_label(name)} {number_text(summary(result).sel(rule=name, statistic='effective'))}"
         for name in names
@@ -137,15 +160,9 @@ def _concentration(inputs: Inputs, style: Style, width: float) -> Rendered:
         "How much each rule does. Effective tokens (Σ|c|)² / Σc² as a share of the response's and "
         "Gini coefficient of the sizes of credit, within responses, mean over responses; angle "
         "between the update and that of uniform credit, gradients of tokens taken as orthogonal"
-        + (
-            "; rank correlation over responses of mean credit a token with length"
-            if len(panels) == len(PANELS)
-            else ""
-        )
-        + ". Lines: uniform credit. A rule's placebo reads irrelevant words in its verdicts' place.",
+        ". Lines: uniform credit. A rule's placebo reads irrelevant words in its verdicts' place.",
         f"Effective tokens: {'; '.join(numbers)}.",
-        f"n = {int(result['n_tokens']):,} tokens, up to {int(result['n_rollouts'].max()):,} "
-        f"responses, {int(result['n_clusters'].max()):,} problem texts.",
+        f"{basis(result)}.",
     ]
     return Rendered(figure, {"rules": shown}, " ".join([*parts, *limits(result, shown)]))
 
@@ -165,18 +182,25 @@ def _agreement(inputs: Inputs, style: Style, width: float) -> Rendered:
     shown = _with_length(every, rules, names, [*names, *others])
     cell = _cell_width(names or others, len(columns), style, width)
     labels = [_label(name) for name in columns]
-    figure = new_figure(width, 0.4 + _label_height(labels, style) + matrix_size(max(2, len(names))))
+    tall = _label_height(labels, style)
+    figure = new_figure(width, 0.55 + tall + matrix_size(max(2, len(names))))
     axes = figure.subplots()
     draw_matrix(
         axes,
         shown,
         limit=1.0,
-        text=lambda value: f"{value:.2f}".replace("-", "−"),
+        text=_rank_text,
         labels=([_label(name) for name in names], labels),
         width=cell,
     )
     axes.axvline(len(names) - 0.5, color="black", linewidth=0.6)
-    draw_key(axes, low="pick opposite tokens", high="pick the same")
+    draw_key(
+        axes,
+        low="pick opposite tokens (−1)",
+        high="the same (1)",
+        neither="interval holds 0",
+        note=basis(rules),
+    )
     still = [_label(name) for name in rule_order(rules) if not varies[name]]
     parts = [
         "Do two rules pick the same tokens? Spearman's correlation of credit (along the "
@@ -185,8 +209,7 @@ def _agreement(inputs: Inputs, style: Style, width: float) -> Rendered:
         "`length`: over responses, with mean credit a token.",
         *([f"Without ranks, because all tokens of a response get the same: {', '.join(still)}."]
           if still else []),
-        f"n = {int(rules['n_tokens']):,} tokens, up to {int(result['n_rollouts'].max()):,} "
-        f"responses, {int(result['n_clusters'].max()):,} problem texts.",
+        f"{basis(rules)}.",
         "Intervals are in the CSV file and the table.",
     ]  # fmt: skip
     return Rendered(figure, {"agreement": shown}, " ".join([*parts, *limits(result, shown)]))

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import xarray as xr
 
 from tokensense.figures.captions import limits
+from tokensense.figures.density import PLACEBO
 from tokensense.figures.marks import number_text, summary
 from tokensense.figures.rows import ALONE, Panel, Row, draw_rows, entries, row_height
-from tokensense.figures.density import PLACEBO
 from tokensense.figures.spec import FigureSpec, Inputs, Rendered
 from tokensense.figures.style import Style, new_figure
 from tokensense.schema import VERDICT
@@ -83,14 +83,14 @@ def score_rows(names: Sequence[str]) -> list[Row]:
 
 
 def _composed(
-    result: xr.Dataset, panels: Sequence[Panel], style: Style, width: float
+    result: xr.Dataset, panels: Sequence[Panel], style: Style, width: float, *, note: str
 ) -> tuple[Rendered, xr.Dataset]:
     """Rows of scores, a statistic a panel; the caption is still to come."""
     rows = score_rows(result["score"].values.astype(str).tolist())
     shown = entries(summary(result), rows, panels, dim="score")
-    figure = new_figure(width, 0.85 + row_height(style.small) * (len(rows) + 1.2))
+    figure = new_figure(width, 1.0 + row_height(style.small) * (len(rows) + 1.2))
     axes = list(figure.subplots(1, len(panels)))
-    draw_rows(axes, shown, panels)
+    draw_rows(axes, shown, panels, note=note)
     return Rendered(figure, {"scores": shown}, ""), shown
 
 
@@ -98,7 +98,7 @@ def _tokens(inputs: Inputs, style: Style, width: float) -> Rendered:
     """AUROC of every score, raw and at equal surprisal."""
     result = inputs["localization"]
     panels = TOKEN_PANELS if width >= THREE_PANELS_FROM else TOKEN_PANELS[:2]
-    found, shown = _composed(result, panels, style, width)
+    found, shown = _composed(result, panels, style, width, note=_basis(result))
     names = [panel.statistic for panel in panels]
     compared = dict(zip(result["statistic"].values.tolist(), result["n_compared"].values.tolist(),
                         strict=True))  # fmt: skip
@@ -116,7 +116,7 @@ def _tokens(inputs: Inputs, style: Style, width: float) -> Rendered:
         "surprisal, where rarity no longer helps. Verdict beside the same score under "
         "irrelevant words. Line: chance.",
         _told(shown, "auroc_at_equal_surprisal"),
-        _basis(result),
+        f"{_basis(result)}.",
         *equal,
     ]
     return found._replace(caption=" ".join([*parts, *limits(result, shown)]))
@@ -125,13 +125,13 @@ def _tokens(inputs: Inputs, style: Style, width: float) -> Rendered:
 def _top(inputs: Inputs, style: Style, width: float) -> Rendered:
     """Average precision and hits."""
     result = inputs["localization"]
-    found, shown = _composed(result, TOP_PANELS, style, width)
+    found, shown = _composed(result, TOP_PANELS, style, width, note=_basis(result))
     parts = [
         "Is the first wrong token among the highest of a score? Average precision, tokens of all "
         "wrong responses pooled; chance that the highest token of a response is its first wrong "
         "one. The row `random` is chance.",
         _told(shown, "hit_at_1"),
-        _basis(result),
+        f"{_basis(result)}.",
     ]
     return found._replace(caption=" ".join([*parts, *limits(result, shown)]))
 
@@ -140,16 +140,19 @@ def _steps(inputs: Inputs, style: Style, width: float) -> Rendered:
     """How well scores pick the first wrong step of their response."""
     result = inputs["step_choice"]
     panels = STEP_PANELS if width >= THREE_PANELS_FROM else STEP_PANELS[1:]
-    found, shown = _composed(result, panels, style, width)
     attrs = result.attrs
+    note = (
+        f"n = {int(attrs['n_steps']):,} steps, {int(attrs['n_tokens']):,} tokens, "
+        f"{int(attrs['n_rollouts']):,} wrong responses, {_texts(result)} problems"
+    )
+    found, shown = _composed(result, panels, style, width, note=note)
     parts = [
         "How well scores, averaged over the tokens of a step, pick the first wrong step out of "
         "all steps of a wrong response. Models are cross-fitted over problem texts: position, "
         "length, surprisal, entropy and sum of p², without and with shifts. Line: chance; for "
         "hits the row `all alike` is chance.",
         _told(shown, "auroc_at_equal_surprisal"),
-        f"n = {int(attrs['n_steps']):,} steps, {int(attrs['n_tokens']):,} tokens, "
-        f"{int(attrs['n_rollouts']):,} responses, {_texts(result)} problem texts.",
+        f"{note}.",
         "Intervals of each score by itself, not of all together.",
     ]
     return found._replace(caption=" ".join([*parts, *limits(result, shown)]))
@@ -174,7 +177,7 @@ def _basis(result: xr.Dataset) -> str:
     attrs = result.attrs
     return (
         f"n = {int(attrs['n_tokens']):,} tokens, {int(attrs['n_rollouts']):,} wrong responses, "
-        f"{_texts(result)} problem texts."
+        f"{_texts(result)} problems"
     )
 
 

@@ -239,13 +239,14 @@ def draw_gap(axes: Axes, height: float, term: str) -> None:
     )
 
 
-def draw_legend(axes: Axes, terms: Sequence[str], *, dagger: bool) -> None:
+def draw_legend(axes: Axes, terms: Sequence[str], *, dagger: bool, note: str | None = None) -> None:
     """Draw the key of the terms at the top of the figure that holds the axes.
 
     Args:
         axes: of the figure.
         terms: whose looks to show.
         dagger: whether a value without interval is among what is drawn.
+        note: a line above the key.
     """
     handles = [
         Line2D(
@@ -268,6 +269,8 @@ def draw_legend(axes: Axes, terms: Sequence[str], *, dagger: bool) -> None:
         borderaxespad=0.2,
         columnspacing=1.2,
         handletextpad=0.5,
+        title=note,
+        title_fontsize=small_type(),
     )
 
 

@@ -17,10 +17,13 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedFormatter, FixedLocator
 
+from tokensense.figures.marks import DAGGER
 from tokensense.figures.style import SMALLEST_TYPE, small_type, text_width
 
 WIDEST = "−0.00"
+EXACT, ROUNDING = "none_no_variation", 1e-9
 CELL_HEIGHT = 1.6
+HATCH = "//////"
 
 
 def diverging() -> LinearSegmentedColormap:
@@ -47,26 +50,31 @@ def draw_matrix(
 
     Args:
         axes: where; every cell is one unit wide and high.
-        shown: dims (row, column): `estimate`, `low`, `high`; NaN stays empty.
+        shown: dims (row, column): `estimate`, `low`, `high`, `method` in words; NaN is a dash.
         limit: value of the deepest color.
         text: of a number, at most as wide as WIDEST.
         labels: of rows and of columns.
         width: of a cell, inches: numbers are written where they fit.
     """
     estimate, low, high = (shown[name].values for name in ("estimate", "low", "high"))
+    methods = shown["method"].values
     colors, norm = diverging(), Normalize(-limit, limit, clip=True)
     fits = text_width(WIDEST, SMALLEST_TYPE) * 1.08 <= width
     for row, column in np.argwhere(np.isfinite(estimate)):
         value = float(estimate[row, column])
-        told = low[row, column] > 0 or high[row, column] < 0
+        bounded = np.isfinite(low[row, column])
+        # What no resample changes is its own interval.
+        exact = methods[row, column] == EXACT and abs(value) > ROUNDING
+        told = low[row, column] > 0 or high[row, column] < 0 or exact
+        hatched = told and value < 0 and not fits
         axes.add_patch(
             Rectangle(
                 (column - 0.5, row - 0.5),
                 1.0,
                 1.0,
                 facecolor=colors(norm(value)) if told else "white",
-                edgecolor="#9a9a9a" if told and value < 0 and not fits else "#e6e6e6",
-                hatch="/////" if told and value < 0 and not fits else None,
+                edgecolor="#a8a8a8" if hatched else "#e6e6e6",
+                hatch=HATCH if hatched else None,
                 linewidth=0.4,
             )
         )
@@ -74,12 +82,14 @@ def draw_matrix(
             axes.text(
                 column,
                 row,
-                text(value),
+                text(value) + DAGGER * (not bounded and not exact and abs(value) > ROUNDING),
                 ha="center",
                 va="center_baseline",
                 size=SMALLEST_TYPE,
                 color="black" if told else "#6a6a6a",
             )
+    for row, column in np.argwhere(~np.isfinite(estimate)):
+        axes.text(column, row, "–", ha="center", va="center", size=SMALLEST_TYPE, color="#6a6a6a")
     rows, columns = estimate.shape
     axes.set_xlim(-0.5, columns - 0.5)
     axes.set_ylim(rows - 0.5, -0.5)
@@ -91,13 +101,15 @@ def draw_matrix(
     axes.spines[["left", "bottom"]].set_visible(False)
 
 
-def draw_key(axes: Axes, *, low: str, high: str) -> None:
+def draw_key(axes: Axes, *, low: str, high: str, neither: str, note: str) -> None:
     """Say in a line above a matrix what its colors mean.
 
     Args:
         axes: of the matrix.
         low: what a number below zero says.
         high: what one above says.
+        neither: what an interval with zero in it says.
+        note: what the numbers rest on; stands above the key.
     """
     handles = [
         Rectangle((0, 0), 1, 1, facecolor=diverging()(at), edgecolor="#9a9a9a", linewidth=0.4,
@@ -106,7 +118,7 @@ def draw_key(axes: Axes, *, low: str, high: str) -> None:
     ]  # fmt: skip
     handles.append(
         Rectangle((0, 0), 1, 1, facecolor="white", edgecolor="#9a9a9a", linewidth=0.4,
-                  label="interval holds neither")
+                  label=neither)
     )  # fmt: skip
     axes.figure.legend(
         handles=handles,
@@ -116,4 +128,6 @@ def draw_key(axes: Axes, *, low: str, high: str) -> None:
         columnspacing=1.0,
         handletextpad=0.4,
         handlelength=1.0,
+        title=note,
+        title_fontsize=small_type(),
     )

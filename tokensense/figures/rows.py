@@ -4,8 +4,8 @@ Reads  entries with `estimate`, `low`, `high` over (statistic, row, term), made 
 Gives  Row; entries; draw_rows; row_height.
 Sign   that of the statistic; a line stands where there is nothing to be seen (chance, no change).
 
-A row holds the verdict's value, the placebo's beside it where there is one, or the value of
-something that no condition has to do with (`alone`). Call these inside `style.styled`.
+A row holds the verdict's value and the placebo's beside it, or one value that has no placebo.
+Call these inside `style.styled`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from tokensense.figures.marks import draw_dots, draw_legend, lacks_interval, pan
 from tokensense.figures.style import NEUTRAL, small_type, tick_text
 from tokensense.schema import VERDICT
 
-ALONE = "no condition"
+ALONE = "no placebo"
 TERMS = (VERDICT, PLACEBO, ALONE)
 OFFSET = 0.17
 
@@ -113,13 +113,16 @@ def row_height(small: float) -> float:
     return 1.75 * small / 72
 
 
-def draw_rows(axes: Sequence[Axes], shown: xr.Dataset, panels: Sequence[Panel]) -> None:
+def draw_rows(
+    axes: Sequence[Axes], shown: xr.Dataset, panels: Sequence[Panel], *, note: str
+) -> None:
     """Draw the rows, one panel a statistic; rows are named on the first.
 
     Args:
         axes: one a panel.
         shown: of `entries`.
         panels: as given there.
+        note: what the numbers rest on; stands at the top.
     """
     group = shown["group"].values
     height = np.arange(group.size) + 0.6 * np.concatenate([[0], np.cumsum(np.diff(group) != 0)])
@@ -129,7 +132,9 @@ def draw_rows(axes: Sequence[Axes], shown: xr.Dataset, panels: Sequence[Panel]) 
         if panel.line is not None:
             axis.axvline(panel.line, color=NEUTRAL, linewidth=0.6)
         _draw_terms(axis, part, height)
-        axis.xaxis.set_major_locator(MaxNLocator(max(2, int(panel_width(axis) / 0.4)), prune=None))
+        axis.xaxis.set_major_locator(
+            MaxNLocator(max(2, int(panel_width(axis) / 0.3)), steps=[1, 2, 5, 10])
+        )
         axis.xaxis.set_major_formatter(FuncFormatter(tick_text))
         axis.set_xlabel(panel.label, linespacing=1.0)
         axis.set_ylim(height[-1] + 0.6, -0.6)
@@ -141,7 +146,7 @@ def draw_rows(axes: Sequence[Axes], shown: xr.Dataset, panels: Sequence[Panel]) 
     axes[0].yaxis.set_major_formatter(FixedFormatter(shown["row"].values.tolist()))
     axes[0].tick_params(axis="y", labelsize=small_type())
     terms = [term for term in TERMS if bool(shown["there"].sel(term=term).any())]
-    draw_legend(axes[0], terms, dagger=lacks_interval(shown))
+    draw_legend(axes[0], terms, dagger=lacks_interval(shown), note=note)
 
 
 def _draw_terms(axis: Axes, part: xr.Dataset, height: np.ndarray) -> None:

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xarray as xr
 
 from tokensense.checks import require_member
 from tokensense.errors import FigureError
-from tokensense.figures import captions, credit, localization, panels
+from tokensense.figures import captions, credit, localization, panels, training
 from tokensense.figures.density import TERMS, shift_density
 from tokensense.figures.export import Manifest, write_set
 from tokensense.figures.spec import FigureSpec, Inputs, Rendered, Span
@@ -44,6 +43,7 @@ MAKERS = {
     "rules": "run `tokensense credit`",
     "rules_by_kind": "run `tokensense credit`",
     "rule_agreement": "run `tokensense credit`",
+    "training": "run `tokensense train`, and name its folder with --run",
     "localization": "run `tokensense analyze` on responses whose first wrong token is known",
     "step_choice": "run `tokensense analyze` on responses whose first wrong step is labelled",
 }
@@ -260,4 +260,5 @@ CATALOGUE: dict[str, dict[str, FigureSpec]] = {
     },
     "credit": credit.FIGURES,
     "localization": localization.FIGURES,
+    "training": training.FIGURES,
 }

@@ -78,7 +78,7 @@ LOOKS: dict[str, Look] = {
     "verdict": Look("#0072B2", "o", filled=True),
     "placebo": Look("#D55E00", "s", filled=False),
     "difference": Look("#000000", "D", filled=True),
-    "no condition": Look("#4d4d4d", "^", filled=False),
+    "no placebo": Look("#4d4d4d", "^", filled=False),
 }
 NEUTRAL = "#666666"
 
@@ -164,6 +164,7 @@ def _settings(style: Style) -> dict[Any, Any]:
         "ytick.major.size": 2.5,
         "legend.fontsize": style.small,
         "legend.frameon": False,
+        "hatch.linewidth": 0.4,
         "lines.linewidth": 1.0,
         "lines.markersize": 4.0,
         "savefig.dpi": RESOLUTION,

@@ -78,7 +78,9 @@ def credited(
             "figures of credit need a response with an advantage; all are 0 or undecided. Take "
             "problems with right and wrong responses, or `tokensense credit --advantage pooled`."
         )
-    values = dict(zip(credit["rule"].values.astype(str).tolist(), credit["credit"].values))
+    values = dict(
+        zip(credit["rule"].values.astype(str).tolist(), credit["credit"].values, strict=True)
+    )
     rules = {
         name: np.where(given, row[sample.order] * np.sign(advantage), np.nan)
         for name, row in values.items()
