@@ -60,6 +60,7 @@ ALLOWED: dict[str, Allowed] = {
     # downstream: arrays in, results out, never a model
     "stats": Allowed(GROUND, {"statsmodels"}),
     "stats.centers": Allowed(GROUND | {"credit"}),
+    "stats.center_results": Allowed(GROUND | {"credit"}),
     "stats.coefficients": Allowed(GROUND | {"credit"}),
     "credit": Allowed(GROUND),
     "adapters": Allowed(GROUND | {"models", "credit", "stats"}, {"torch", "trl", "verl"}),
@@ -73,6 +74,9 @@ ALLOWED: dict[str, Allowed] = {
     "summary": Allowed(GROUND | {"rollouts", "store", "flat"}),
     "screen": Allowed(set()),
     "view": Allowed(GROUND | {"rollouts", "store", "flat", "stats", "figures"}),
+    "centering": Allowed(
+        GROUND | {"rollouts", "store", "flat", "models", "probes", "credit", "stats"}
+    ),
     "drawing": Allowed(GROUND | {"store", "flat", "stats", "figures"}),
     "generation": Allowed(GROUND | {"tasks", "models", "rollouts"}),
     "ingestion": Allowed({"errors", "models", "rollouts", "importing"}),
@@ -92,7 +96,17 @@ ALLOWED: dict[str, Allowed] = {
     "report": Allowed({"figures", "study"}),
     "doctor": Allowed({"errors", "models", "probes", "store"}, {"torch"}),
     "cli": Allowed(
-        {"tokensense", "errors", "demo", "doctor", "report", "screen", "store", "importing"}
+        {
+            "tokensense",
+            "errors",
+            "demo",
+            "doctor",
+            "report",
+            "centering",
+            "screen",
+            "store",
+            "importing",
+        }
         | {"stats", "trainer", "credit"}
     ),
     "__main__": Allowed({"cli"}),

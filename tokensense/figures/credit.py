@@ -103,7 +103,12 @@ def _by_kind(inputs: Inputs, style: Style, width: float) -> Rendered:
         *_empty(shown, "kind"),
         "Intervals are in the CSV file and the table.",
     ]
-    return Rendered(figure, {"kinds": shown}, " ".join([*parts, *limits(result, shown)]))
+    return Rendered(figure, {"kinds": _as_ratio(shown)}, " ".join([*parts, *limits(result, shown)]))
+
+
+def _as_ratio(shown: xr.Dataset) -> xr.Dataset:
+    """Log ratios as the ratios that are written."""
+    return shown.assign({name: np.exp(shown[name]) for name in ("estimate", "low", "high")})
 
 
 def _ratio_text(value: float) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 
 from tokensense.checks import require_member
 from tokensense.errors import FigureError
-from tokensense.figures import captions, credit, localization, panels, training
+from tokensense.figures import captions, centers, credit, localization, panels, training
 from tokensense.figures.density import TERMS, shift_density
 from tokensense.figures.export import Manifest, write_set
 from tokensense.figures.spec import FigureSpec, Inputs, Rendered, Span
@@ -43,6 +43,9 @@ MAKERS = {
     "rules": "run `tokensense credit`",
     "rules_by_kind": "run `tokensense credit`",
     "rule_agreement": "run `tokensense credit`",
+    "centers": "run `tokensense centers`",
+    "center_lambda": "run `tokensense centers`",
+    "center_types": "run `tokensense centers`",
     "training": "run `tokensense train`, and name its folder with --run",
     "localization": "run `tokensense analyze` on responses whose first wrong token is known",
     "step_choice": "run `tokensense analyze` on responses whose first wrong step is labelled",
@@ -259,6 +262,7 @@ CATALOGUE: dict[str, dict[str, FigureSpec]] = {
         "triples": FigureSpec(("triple",), _triples),
     },
     "credit": credit.FIGURES,
+    "centers": centers.FIGURES,
     "localization": localization.FIGURES,
     "training": training.FIGURES,
 }

@@ -93,7 +93,7 @@ def findings_of(runs: xr.Dataset, run: str) -> list[dict[str, object]]:
     return [dict(event) for event in found]
 
 
-def _key(axes: Axes, runs: xr.Dataset, *, crosses: bool) -> None:
+def _key(axes: Axes, runs: xr.Dataset, *, crosses: bool, note: str) -> None:
     """Which line is which run."""
     handles = [
         Line2D([], [], color=color, linestyle=dash, marker=mark, markersize=3.0, label=str(run))
@@ -111,6 +111,8 @@ def _key(axes: Axes, runs: xr.Dataset, *, crosses: bool) -> None:
         columnspacing=1.2,
         handletextpad=0.5,
         handlelength=2.6,
+        title=note,
+        title_fontsize=small_type(),
     )
 
 
@@ -146,9 +148,9 @@ def _curves(inputs: Inputs, style: Style, width: float) -> Rendered:
                        size=small_type(), style="italic")  # fmt: skip
         panel.set_ylabel(label)
         panel.set_xlabel("updates")
-    _key(axes[0], runs, crosses=_has(runs, {"reward"}))
+    _key(axes[0], runs, crosses=_has(runs, {"reward"}), note=_basis(runs))
     drawn = {
-        part: runs[kept].drop_vars("findings")
+        part: runs[kept].drop_vars(["findings", "config"])
         for part, kept in (
             ("evaluations", [n for n in runs if str(n).startswith(ACCURACY)]),
             ("steps", [n for n in ("reward",) if n in runs]),
@@ -178,7 +180,8 @@ def _health(inputs: Inputs, style: Style, width: float) -> Rendered:
         panel.tick_params(labelsize=small_type())
     for panel in axes[3:]:
         panel.set_xlabel("updates")
-    _key(axes[0], runs, crosses=_has(runs, {sign for _, sign in HEALTH.values() if sign}))
+    signs = {sign for _, sign in HEALTH.values() if sign}
+    _key(axes[0], runs, crosses=_has(runs, signs), note=_basis(runs))
     kept = [name for name in HEALTH if name in runs]
     events = [
         f"{run}, after {event['step']} updates: {event['message']}"
@@ -192,7 +195,9 @@ def _health(inputs: Inputs, style: Style, width: float) -> Rendered:
         *_about(runs),
         *(["Found wrong: " + " ".join(events)] if events else ["Nothing was found wrong."]),
     ]
-    return Rendered(figure, {"health": runs[kept].drop_vars("findings")}, " ".join(parts))
+    return Rendered(
+        figure, {"health": runs[kept].drop_vars(["findings", "config"])}, " ".join(parts)
+    )
 
 
 def _has(runs: xr.Dataset, signs: set[str]) -> bool:
@@ -220,6 +225,19 @@ def _ended(runs: xr.Dataset, run: str) -> str:
         f"{run} (rule {rule}, seed {seed}): {number} after {int(last['evaluation'])} updates, "
         f"n = {count:,} problems."
     )
+
+
+def _basis(runs: xr.Dataset) -> str:
+    """What the numbers of an evaluation and of a step rest on."""
+    said = []
+    for name, words in (
+        ("held_out_problems", "held-out problems"),
+        ("rollouts", "responses a step"),
+    ):
+        if name in runs and runs[name].notnull().any():
+            low, high = (int(f(runs[name].values)) for f in (np.nanmin, np.nanmax))
+            said.append(f"{low:,} {words}" if low == high else f"{low:,} to {high:,} {words}")
+    return "n = " + ", ".join(said or ["not known"])
 
 
 def _about(runs: xr.Dataset) -> list[str]:
