@@ -21,6 +21,7 @@ from tokensense.figures.style import LOOKS, NEUTRAL, Style, new_figure, small_ty
 from tokensense.schema import VERDICT
 
 ALL, SHUFFLED, WITHOUT, RANDOM = "all tokens", "advantages shuffled", "without", "as many random as"
+NAMES = {VERDICT: "observed"}
 PANELS = (
     Panel("cosine", "cosine of\nthe centers", 0.0),
     Panel("contrast", "contrast\n(share)"),
@@ -49,14 +50,16 @@ def _centers(inputs: Inputs, style: Style, width: float) -> Rendered:
     shown = entries(summary(result), rows, PANELS, dim="score")
     figure = new_figure(width, 1.0 + row_height(style.small) * (len(rows) + 0.6))
     axes = list(figure.subplots(1, len(PANELS)))
-    draw_rows(axes, shown, PANELS, note=_basis(result))
+    draw_rows(axes, shown, PANELS, note=_basis(result), names=NAMES)
     mass = [float(result[f"mass_{side}"].sel(score=ALL)) for side in ("positive", "negative")]
     tilt = number_text(summary(result).sel(score=ALL, statistic="tilt"))
     parts = [
         "The two centers of DelTA: cosine of μ+ and μ−, contrast ‖μ+ − μ−‖ / (‖μ+‖ + ‖μ−‖), and "
-        "what is left of the update when both sides are subtracted. `verdict`: sides by the "
-        "advantage; `placebo`: in the first row advantages dealt out anew within problems, in the "
-        "others as many random tokens of the same responses left out.",
+        "what is left of the update when both sides are subtracted. Placebo: in the first row "
+        "advantages dealt out anew within problems, in the others as many random tokens of the "
+        "same responses left out.",
+        "Noise lengthens differences of means, in resamples more than in the sample: intervals of "
+        "contrast and of what is left lie too high, under the placebo too.",
         f"Masses M+ = {mass[0]:,.0f}, M− = {mass[1]:,.0f} (units of the advantage), "
         f"M+ / M− = {tilt}.",
         f"{_basis(result)}.",
@@ -117,7 +120,8 @@ def _types(inputs: Inputs, style: Style, width: float) -> Rendered:
     panels = (Panel("lambda", "mean λ (no unit)", 1.0),)
     shown = entries(whole, rows, panels, dim="type")
     figure = new_figure(width, 0.95 + row_height(style.small) * (len(rows) + 0.6))
-    draw_rows([figure.subplots()], shown, panels, note=_basis(inputs["centers"]))
+    note, names = _basis(inputs["centers"]), {ALONE: "mean over tokens of the type"}
+    draw_rows([figure.subplots()], shown, panels, note=note, names=names)
     parts = [
         "Token types with the largest and the smallest mean λ, of those that occur 20 times or "
         "more; in brackets: tokens, and how far both sides use the type alike (100 %: equally "

@@ -42,11 +42,12 @@ def rule_order(rules: xr.Dataset) -> list[str]:
     """
     turned = rules["estimate"].sel(statistic="rotation").values
     names = rules["rule"].values.astype(str).tolist()
-    angle = dict(zip(names, np.where(np.isfinite(turned), turned, np.inf).tolist(), strict=True))
+    sizes: list[float] = np.where(np.isfinite(turned), turned, np.inf).tolist()
+    angle = dict(zip(names, sizes, strict=True))
 
     def place(name: str) -> tuple[float, str, bool]:
         own = name.removesuffix(CONTROL)
-        return angle.get(own, angle[name]), own, name != own
+        return angle[own if own in angle else name], own, name != own
 
     return sorted(names, key=place)
 
@@ -134,7 +135,7 @@ def _label_height(names: list[str], style: Style) -> float:
 
 def _empty(shown: xr.Dataset, column: str) -> list[str]:
     """What stays empty, in words."""
-    lost, rules = ~np.isfinite(shown["estimate"]), shown["rule"].values
+    lost, rules = shown["estimate"].isnull(), shown["rule"].values
     names = [
         f"{_label(str(rule))} ({', '.join(_label(str(c)) for c in shown[column].values[row])})"
         for rule, row in zip(rules, lost.transpose("rule", column).values, strict=True)

@@ -95,7 +95,7 @@ def entries(
     kept = chosen.drop_vars([name for name in chosen.coords if name not in ("statistic", "unit")])
     picked = kept.isel({dim: xr.DataArray(index, dims=("row", "term"))})
     shown = picked.where(xr.DataArray(there, dims=("row", "term")))
-    method = xr.where(there, picked["method"], "").astype(str)
+    method = picked["method"].where(xr.DataArray(there, dims=("row", "term")), "").astype(str)
     return shown.assign(method=method).transpose("statistic", "row", "term").assign_coords(
         row=[row.label for row in rows],
         term=list(TERMS),
@@ -114,7 +114,12 @@ def row_height(small: float) -> float:
 
 
 def draw_rows(
-    axes: Sequence[Axes], shown: xr.Dataset, panels: Sequence[Panel], *, note: str
+    axes: Sequence[Axes],
+    shown: xr.Dataset,
+    panels: Sequence[Panel],
+    *,
+    note: str,
+    names: Mapping[str, str] | None = None,
 ) -> None:
     """Draw the rows, one panel a statistic; rows are named on the first.
 
@@ -123,6 +128,7 @@ def draw_rows(
         shown: of `entries`.
         panels: as given there.
         note: what the numbers rest on; stands at the top.
+        names: of terms that are called otherwise here.
     """
     group = shown["group"].values
     height = np.arange(group.size) + 0.6 * np.concatenate([[0], np.cumsum(np.diff(group) != 0)])
@@ -146,13 +152,13 @@ def draw_rows(
     axes[0].yaxis.set_major_formatter(FixedFormatter(shown["row"].values.tolist()))
     axes[0].tick_params(axis="y", labelsize=small_type())
     terms = [term for term in TERMS if bool(shown["there"].sel(term=term).any())]
-    draw_legend(axes[0], terms, dagger=lacks_interval(shown), note=note)
+    draw_legend(axes[0], terms, dagger=lacks_interval(shown), note=note, names=names)
 
 
 def _draw_terms(axis: Axes, part: xr.Dataset, height: np.ndarray) -> None:
     """Dots of one panel: two of a row stand above each other, one stands in the middle."""
-    there = part["there"].values
-    both = there[:, :2].all(axis=1)
+    there: np.ndarray = np.asarray(part["there"].values)
+    both = np.logical_and(there[:, 0], there[:, 1])
     for place, term in enumerate(TERMS):
         rows = np.flatnonzero(there[:, place])
         if rows.size:

@@ -9,7 +9,8 @@ what the trainer found wrong stands as a cross on the curve of its sign.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
@@ -23,7 +24,8 @@ from tokensense.figures.style import Style, estimate_text, new_figure, small_typ
 
 ACCURACY = "held_out_accuracy"
 # Okabe & Ito without the yellow, which is too light for a line, each with a dash and a mark.
-RUNS = (
+Dash = Literal["-"] | tuple[float, Sequence[float]]
+RUNS: tuple[tuple[str, Dash, str], ...] = (
     ("#0072B2", "-", "o"),
     ("#D55E00", (0, (4, 2)), "s"),
     ("#009E73", (0, (1, 1)), "^"),
@@ -82,7 +84,7 @@ def draw_curves(axes: Axes, runs: xr.Dataset, name: str, *, sign: str = "") -> N
     axes.yaxis.set_major_locator(MaxNLocator(4))
 
 
-def findings_of(runs: xr.Dataset, run: str) -> list[dict[str, object]]:
+def findings_of(runs: xr.Dataset, run: str) -> list[dict[str, Any]]:
     """What the trainer found wrong with a run.
 
     Args:
@@ -195,9 +197,8 @@ def _health(inputs: Inputs, style: Style, width: float) -> Rendered:
         *_about(runs),
         *(["Found wrong: " + " ".join(events)] if events else ["Nothing was found wrong."]),
     ]
-    return Rendered(
-        figure, {"health": runs[kept].drop_vars(["findings", "config"])}, " ".join(parts)
-    )
+    drawn = runs[kept].drop_vars(["findings", "config"])
+    return Rendered(figure, {"health": drawn}, " ".join(parts))
 
 
 def _has(runs: xr.Dataset, signs: set[str]) -> bool:
@@ -230,10 +231,8 @@ def _ended(runs: xr.Dataset, run: str) -> str:
 def _basis(runs: xr.Dataset) -> str:
     """What the numbers of an evaluation and of a step rest on."""
     said = []
-    for name, words in (
-        ("held_out_problems", "held-out problems"),
-        ("rollouts", "responses a step"),
-    ):
+    counts = {"held_out_problems": "held-out problems", "rollouts": "responses a step"}
+    for name, words in counts.items():
         if name in runs and runs[name].notnull().any():
             low, high = (int(f(runs[name].values)) for f in (np.nanmin, np.nanmax))
             said.append(f"{low:,} {words}" if low == high else f"{low:,} to {high:,} {words}")

@@ -21,6 +21,7 @@ Source   methods/cscr.md 5.8; `credit.report` has the same numbers without inter
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -169,15 +170,15 @@ def _update_columns(
     along: Float[np.ndarray, " token"], size: Float[np.ndarray, " token"], sample: Sample
 ) -> Float[np.ndarray, " rollout column"]:
     """What each response adds to the sums of one rule; 0 where the rule has nothing for it."""
-    own = segment_sum((~np.isfinite(along)).astype(np.float64), sample.length) == 0
+    own = np.asarray(segment_sum((~np.isfinite(along)).astype(np.float64), sample.length) == 0)
     inside = broadcast(own, sample.length)
     credit = np.where(inside, along, 0.0) * sample.distance
     uniform = np.where(inside, size, 0.0) * sample.distance
     share = np.where(inside, np.abs(along) / np.where(inside, size, 1.0), 0.0)
-    mean = np.round(segment_mean(share, sample.length), 12)
+    mean = np.asarray(np.round(segment_mean(share, sample.length), 12))
     ranks = np.zeros((2, own.size))
     for row, column in enumerate((sample.length.astype(np.float64), mean)):
-        placed = rankdata(column[own])
+        placed = np.asarray(rankdata(np.asarray(column)[own]))
         spread = float(placed.std())
         ranks[row, own] = (placed - placed.mean()) / (spread or 1.0)
     x, y = ranks
@@ -240,7 +241,7 @@ def _square(agreed: xr.Dataset, names: list[str], *, rules: int) -> xr.Dataset:
     first = [place[str(name)] for name in one["first"].values]
     second = [place[str(name)] for name in one["second"].values]
     size = len(names)
-    found = {}
+    found: dict[str, Any] = {}
     for name in ("estimate", "method", "n_clusters", "n_rollouts"):
         square = np.full((size, size), np.nan if name == "estimate" else 0, one[name].dtype)
         square[first, second] = square[second, first] = one[name].values

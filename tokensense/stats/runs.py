@@ -112,10 +112,10 @@ def side_by_side(runs: Mapping[str, xr.Dataset]) -> xr.Dataset:
         compat="equals",
         combine_attrs="drop_conflicts",
     ).assign_attrs({k: v for k, v in shared[0].items() if all(s.get(k) == v for s in shared)})
-    sides = {
+    sides: dict[str, Any] = {
         name: ("run", [str(run.attrs.get(name, "")) for run in runs.values()]) for name in about
     }
-    return joined.assign_coords(run=list(runs), **sides)
+    return joined.assign_coords({"run": list(runs), **sides})
 
 
 def _number(value: object) -> float:
