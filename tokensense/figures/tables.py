@@ -32,7 +32,8 @@ _SPECIAL = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#",
     "%": r"\%", "_": r"\_", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
     "|": r"\textbar{}", "<": r"\textless{}", ">": r"\textgreater{}", "−": "$-$", "†": r"$\dagger$",
-    "²": "$^2$", "≥": r"$\geq$", "≤": r"$\leq$",
+    "²": "$^2$", "≥": r"$\geq$", "≤": r"$\leq$", "×": r"$\times$", "÷": r"$\div$",
+    "μ": r"$\mu$", "λ": r"$\lambda$", "Σ": r"$\Sigma$", "‖": r"$\Vert$", "–": "--", "’": "'",
 }  # fmt: skip
 
 
@@ -55,12 +56,12 @@ def has_numbers(part: xr.Dataset) -> bool:
 
 
 def escaped(text: str) -> str:
-    r"""Text as LaTeX shows it.
+    r"""Text as LaTeX shows it; a character without a command of ours as its code point.
 
     >>> escaped("cscr_placebo: −5 %")
     'cscr\\_placebo: $-$5 \\%'
     """
-    return "".join(_SPECIAL.get(character, character) for character in text)
+    return "".join(_SPECIAL.get(c, c if c.isascii() else f"[U+{ord(c):04X}]") for c in text)
 
 
 def macro_name(*parts: str) -> str:

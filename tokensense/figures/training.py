@@ -241,7 +241,7 @@ def _basis(runs: xr.Dataset) -> str:
 
 def _about(runs: xr.Dataset) -> list[str]:
     """Who was trained on what."""
-    said = [f"Policy trained: {runs.attrs['scored_by']}."]
+    said = [f"{_basis(runs)}.", f"Policy trained: {runs.attrs['scored_by']}."]
     if runs.attrs.get("task"):
         said.append(f"Task: {runs.attrs['task']}.")
     return said
