@@ -5,15 +5,19 @@ Reads  a flat Dataset of tokens, as `Study.tokens()` gives it, with states of to
 Gives  token_view: a TokenView, which a notebook shows and `save` writes.
 Sign   as in `shades`: blue above zero, orange below.
 
-The page runs no script and fetches nothing; tokens are escaped by jinja2 and markupsafe, and what
+The page fetches nothing and runs no script but its own, for search, jumps and a second pane;
+without it, as in notebooks, all else works; tokens are escaped by jinja2 and markupsafe, and what
 is invisible or acts on its neighbors is written out (`glyphs`). Numbers of a token show when it is
 pointed at or in focus. In a notebook the page stands in a frame of its own, so that its styles stay
 there; where notebooks are shown without frames (GitHub) only the line above it is seen.
 """
 
+import base64
+import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -33,6 +37,8 @@ from tokensense.schema import NO_STEP
 # JupyterLab keeps every output in memory and in the file; larger pages are named, not shown.
 NOTEBOOK_BYTES = 4_000_000
 ALPHAS = (0.1, 0.2, 0.31, 0.42, 0.53, 0.65)
+# Thickness of the underline of each step, pixels.
+LINES = (1, 1.5, 2, 3, 4, 5)
 NEEDED = ("logp", "entropy", "wrong_step", "rollout", "problem", "reward", "generator", "kind",
           "step", "is_wrong_token", "token_id")  # fmt: skip
 # State of a token -> class of its mark, and what it means.
@@ -159,11 +165,16 @@ def token_view(
     problems = _problems(tokens, cells, starts=starts, questions=questions)
     sizes = {"problem": len(problems), "trace": len(starts) - 1, "token": len(cells)}
     counts = ", ".join(f"{size:,} {name}{'s' * (size != 1)}" for name, size in sizes.items())
+    script = files("tokensense.figures").joinpath("tokens.js").read_text("utf-8")
     template = _environment().get_template("tokens.html")
     html = template.render(
         counts=counts,
         notes=notes,
         alphas=ALPHAS,
+        lines=LINES,
+        kinds=_kinds(tokens),
+        script=Markup(script),
+        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
         choices=found,
         signs=_signs(tokens),
         problems=problems,
@@ -228,11 +239,23 @@ def _cells(
     marks = _marks(tokens)
     columns.append([marks.get(state, "") for state in states(tokens)])
     columns.append(["w" if wrong else "" for wrong in tokens["is_wrong_token"].values.tolist()])
+    place = {name: f"f{index}" for index, (name, _) in enumerate(_kinds(tokens))}
+    columns.append([place[kind] for kind in _kind_names(tokens)])
     columns.append(["d" if leads(vocabulary[one]) else "" for one in ids])
     return [
         _Token(" ".join(filter(None, names)), note, shown[one], line_end(vocabulary[one]))
         for one, note, *names in zip(ids, readouts(tokens, vocabulary), *columns, strict=True)
     ]
+
+
+def _kind_names(tokens: xr.Dataset) -> list[str]:
+    """Kind of each token, in words."""
+    return [str(kind).replace("_", " ") for kind in tokens["kind"].values.tolist()]
+
+
+def _kinds(tokens: xr.Dataset) -> list[tuple[str, int]]:
+    """Kinds on the page with their numbers of tokens, most first."""
+    return sorted(Counter(_kind_names(tokens)).items(), key=lambda item: (-item[1], item[0]))
 
 
 def _marks(tokens: xr.Dataset) -> dict[str, str]:
