@@ -34,11 +34,12 @@ ALLOWED: dict[str, Allowed] = {
     "schema": Allowed(set()),
     "errors": Allowed(set()),
     "bundled": Allowed(set()),
+    "reprs": Allowed(set()),
     "checks": Allowed({"errors"}),
     "segments": Allowed({"errors", "checks"}),
     # upstream: what is sampled and by whom
     "tasks": Allowed({"schema", "errors", "checks"}),
-    "models": Allowed({"schema", "errors", "checks", "bundled"}, MODEL),
+    "models": Allowed({"schema", "errors", "checks", "bundled", "reprs"}, MODEL),
     "rollouts": Allowed(GROUND | {"tasks"}),
     "rollouts.generate": Allowed(GROUND | {"tasks", "models"}, {"torch", "transformers"}),
     "importing": Allowed(DESCRIPTION),
@@ -73,6 +74,7 @@ ALLOWED: dict[str, Allowed] = {
     "flat": Allowed(GROUND | {"rollouts"}),
     "summary": Allowed(GROUND | {"rollouts", "store", "flat"}),
     "screen": Allowed(set()),
+    "results": Allowed({"errors", "stats", "reprs"}),
     "view": Allowed(GROUND | {"rollouts", "store", "flat", "stats", "figures"}),
     "centering": Allowed(
         GROUND | {"rollouts", "store", "flat", "models", "probes", "credit", "stats"}
@@ -88,7 +90,7 @@ ALLOWED: dict[str, Allowed] = {
         GROUND
         | {"tasks", "models", "rollouts", "store", "stats", "figures", "probing"}
         | {"flat", "freezing", "summary", "generation", "ingestion", "view", "export", "padded"}
-        | {"drawing"}
+        | {"drawing", "reprs", "results", "screen"}
     ),
     "gathering": Allowed(GROUND | {"credit", "stats"}),
     "assignment": Allowed(GROUND | {"credit", "stats", "study", "gathering"}),

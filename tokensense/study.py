@@ -18,8 +18,11 @@ from tokensense import generation, ingestion
 from tokensense.errors import MissingExtraError, StoreError
 from tokensense.flat import flat_tokens
 from tokensense.freezing import freeze, has_sampled
+from tokensense.reprs import table_html
+from tokensense.results import Results
 from tokensense.rollouts.trajectory import Imported, assemble
 from tokensense.schema import BASE
+from tokensense.screen import facts
 from tokensense.store.archive import Archive
 from tokensense.store.inventory import names_in
 from tokensense.summary import summarize
@@ -58,6 +61,14 @@ class Study:
         return (
             f"Study({str(self.path)!r}): {counts}; probes: {', '.join(found['probes']) or 'none'}"
         )
+
+    def _repr_html_(self) -> str:
+        rows = (
+            [(name, text) for name, text in facts(self.info()) if text]
+            if self.path.exists()
+            else []
+        )
+        return table_html(f"Study {self.path}", rows, notes=[] if rows else [repr(self)])
 
     def archive(self) -> Archive:
         """The store below, for what this class does not offer.
@@ -253,20 +264,14 @@ class Study:
         nodes = {name: archive.read(f"/probes/{name}", lazy=lazy) for name in wanted}
         return flat_tokens(archive.rollouts(lazy=lazy), nodes)
 
-    def results(self) -> dict[str, xr.Dataset]:
+    def results(self) -> Results:
         """What `analyze` found: node name below `/stats` -> Dataset.
 
         Raises:
             StoreError: there is no store.
         """
         archive = Archive(self.path, mode="r")
-        return {name: archive.read(f"/stats/{name}") for name in names_in(archive, "stats")}
-
-    def _analyzed(self) -> dict[str, xr.Dataset]:
-        results = self.results()
-        if "triple" not in results:
-            raise StoreError(f"this needs an analysis; {self.path} has none. Run analyze first.")
-        return results
+        return Results({n: archive.read(f"/stats/{n}") for n in names_in(archive, "stats")})
 
     def table(self) -> "list[Row]":
         """Results of `analyze` as lines of text: estimate [95 % interval], unit and n.
@@ -274,9 +279,7 @@ class Study:
         Raises:
             StoreError: there is no store, or it was not analyzed.
         """
-        from tokensense.stats.rows import table
-
-        return table(self._analyzed())
+        return self.results().table()
 
     def notes(self) -> list[str]:
         """What has to stand beside the numbers of `table`, in sentences.
@@ -284,9 +287,7 @@ class Study:
         Raises:
             StoreError: there is no store, or it was not analyzed.
         """
-        from tokensense.stats.rows import notes
-
-        return notes(self._analyzed())
+        return self.results().notes()
 
     def figures(
         self, out: str | Path, *, which: str = "shifts", style: str = "neurips"
@@ -350,7 +351,7 @@ class Study:
         return summarize(Archive(self.path, mode="r"))
 
 
-def analyze(study: Study, *, resamples: int = 10_000, seed: int = 0) -> dict[str, xr.Dataset]:
+def analyze(study: Study, *, resamples: int = 10_000, seed: int = 0) -> Results:
     """Describe the shifts of a study and keep the results in its store.
 
     Args:
@@ -378,7 +379,7 @@ def analyze(study: Study, *, resamples: int = 10_000, seed: int = 0) -> dict[str
         f"weight_{rule}": archive.read(f"/credit/{rule}")["weight"].values
         for rule in names_in(archive, "credit")
     }
-    results = describe(tokens, scores=weights, resamples=resamples, seed=seed)
+    results = Results(describe(tokens, scores=weights, resamples=resamples, seed=seed))
     with archive:
         archive.write_nodes({f"/stats/{name}": dataset for name, dataset in results.items()})
     return results

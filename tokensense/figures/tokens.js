@@ -55,25 +55,34 @@ function jump(selector, by) {
   go(rest[0] || (by > 0 ? goals[0] : goals[goals.length - 1]));
 }
 
-function cycle(name) {
-  const inputs = all(`input[name=${name}]`);
+function nextColor() {
+  const inputs = all("input[name=by]");
   const next = inputs[(inputs.findIndex((input) => input.checked) + 1) % inputs.length];
   next.checked = true;
-  said.textContent = `${next.dataset.what}: ${next.parentElement.textContent.trim()}`;
+  said.textContent = `colored by ${next.parentElement.textContent.trim()}`;
+}
+
+function nextUnderline() {
+  const choice = one("un");
+  choice.selectedIndex = (choice.selectedIndex + 1) % choice.options.length;
+  said.textContent = `underlined by ${choice.value}`;
 }
 
 // The second pane holds the same tokens once more, without radio buttons: colored otherwise.
 function beside() {
-  const wanted = !one("be").checked;
+  const wanted = one("be").selectedIndex > 0;
   document.body.classList.toggle("two", wanted);
+  all(".beside").forEach((copy) => { copy.dataset.pane = one("be").value; });
   if (!wanted || document.querySelector(".beside")) return;
   for (const tokens of all(".tokens")) {
     const copy = tokens.cloneNode(true);
     copy.classList.add("beside");
+    copy.dataset.pane = one("be").value;
     copy.setAttribute("role", "group");
     copy.setAttribute("aria-label", `${tokens.getAttribute("aria-label")}, second pane`);
     all("input", copy).forEach((input) => input.remove());
     tokens.after(copy);
+    tokens.dataset.pane = "colored as chosen above";
   }
 }
 
@@ -85,17 +94,20 @@ const KEYS = {
   W: () => jump(".tokens:not(.beside) .w", -1),
   t: () => jump(".tokens:not(.beside) label:first-of-type", 1),
   T: () => jump(".tokens:not(.beside) label:first-of-type", -1),
-  c: () => cycle("by"),
-  u: () => cycle("un"),
+  c: nextColor,
+  u: nextUnderline,
 };
 
 all("[data-js]").forEach((part) => { part.hidden = false; });
 one("search").addEventListener("input", search);
-all("input[name=be]").forEach((input) => input.addEventListener("change", beside));
+one("be").addEventListener("change", beside);
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   if (typing(event.target)) {
-    if (event.key === "Enter") { step(event.shiftKey ? -1 : 1); event.preventDefault(); }
+    if (event.key === "Enter" && event.target.id === "search") {
+      step(event.shiftKey ? -1 : 1);
+      event.preventDefault();
+    }
     if (event.key === "Escape") event.target.blur();
     return;
   }

@@ -14,6 +14,7 @@ there; where notebooks are shown without frames (GitHub) only the line above it 
 
 import base64
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,13 +30,14 @@ from markupsafe import Markup
 
 from tokensense.errors import SchemaError
 from tokensense.figures.export import write_files
-from tokensense.figures.glyphs import leads, line_end, text_markup, token_markup
+from tokensense.figures.glyphs import leads, line_end, plain, text_markup, token_markup
 from tokensense.figures.readouts import readouts, states
 from tokensense.figures.shades import Coloring, colorings, legend, reach, shade_name, shades
 from tokensense.schema import NO_STEP
 
 # JupyterLab keeps every output in memory and in the file; larger pages are named, not shown.
 NOTEBOOK_BYTES = 4_000_000
+_SCRIPT = re.compile("<script>.*?</script>", re.S)
 ALPHAS = (0.1, 0.2, 0.31, 0.42, 0.53, 0.65)
 # Thickness of the underline of each step, pixels.
 LINES = (1, 1.5, 2, 3, 4, 5)
@@ -92,7 +94,9 @@ class TokenView:
         return f"TokenView({self.counts}): .save('page.html'), or show it in a notebook"
 
     def _repr_html_(self) -> str:
-        size = len(self.html.encode())
+        # The frame runs nothing; a script in it would only make browsers complain.
+        still = _SCRIPT.sub("", self.html)
+        size = len(still.encode())
         if size > NOTEBOOK_BYTES:
             return Markup(
                 "<p>Token view, {}: not shown here, because {:.1f} MB are more than the {:g} MB "
@@ -102,7 +106,7 @@ class TokenView:
         return Markup(
             '<p>Token view, {}:</p><iframe sandbox="" title="Token view" srcdoc="{}" '
             'style="width:100%;height:80vh;border:1px solid #888;resize:vertical"></iframe>'
-        ).format(self.counts, self.html)
+        ).format(self.counts, still)
 
 
 class _Token(NamedTuple):
@@ -190,7 +194,13 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {"shown": text_markup, "legend": legend, "reach": reach, "shade": shade_name}
+    found.filters |= {
+        "shown": text_markup,
+        "shown_plain": plain,
+        "legend": legend,
+        "reach": reach,
+        "shade": shade_name,
+    }
     return found
 
 

@@ -33,6 +33,7 @@ from tokensense.models import tiny
 from tokensense.models.dense_copy import dense_copy, is_gguf, quiet, split_name
 from tokensense.models.processes import own_device
 from tokensense.models.token_bytes import byte_reader, character_offsets
+from tokensense.reprs import table_html
 
 DTYPES = ("float32", "bfloat16", "float16")
 PLACEMENTS = ("system", "user_end", "user_start")
@@ -88,6 +89,17 @@ class Policy:
             f"{self.dtype}, "
             f"{self.device}, vocabulary {self.head_width}, context {self.context_length})"
         )
+
+    def _repr_html_(self) -> str:
+        millions = sum(p.numel() for p in self.model.parameters()) / 1e6
+        rows = [
+            ("model", type(self.model).__name__),
+            ("parameters", f"{millions:,.1f} M"),
+            ("dtype, device", f"{self.dtype}, {self.device}"),
+            ("vocabulary", f"{self.head_width:,}"),
+            ("context", f"{self.context_length:,} tokens"),
+        ]
+        return table_html(f"Policy {self.name}", rows)
 
     @property
     def device(self) -> torch.device:
