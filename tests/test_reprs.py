@@ -70,9 +70,12 @@ def test_a_study_shows_what_info_says(tmp_path):
 
 def test_a_policy_shows_what_it_is():
     policy = tiny_policy()
-    rows = dict(Seen(policy._repr_html_()).rows)
-    assert rows["dtype, device"] == "float32, cpu"
-    assert rows["vocabulary"] == f"{policy.head_width:,}"
+    policy.name = "a, <b>"
+    found = Seen(policy._repr_html_())
+    facts = [fact for (fact,) in found.rows]
+    assert facts[2:] == ["float32", "cpu", f"vocabulary {policy.head_width}",
+                         f"context {policy.context_length}"]  # fmt: skip
+    assert "Policy a, <b>" in found.text
 
 
 def test_results_show_their_table_with_verdict_placebo_and_difference():

@@ -60,7 +60,10 @@ def draw_sets(archive: Archive, out: Path, *, which: str, style: str) -> dict[st
         except (FigureError, StatisticsError, StoreError) as reason:
             lost[name] = str(reason)
     if not drawn:
-        raise FigureError(f"no set of figures can be drawn from {archive.path}: {lost}")
+        raise FigureError(
+            f"figures need the results of a store; {archive.path} has none that a set can draw. "
+            f"{' '.join(lost.values())}"
+        )
     manifest = {"set": ALL, "style": style, "sets": drawn, "not_drawn": lost}
     text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
     write_files(out, {MANIFEST: text.encode()})
@@ -75,6 +78,7 @@ def inputs_of(archive: Archive, which: str) -> dict[str, xr.Dataset]:
         which: name of a set.
 
     Raises:
+        FigureError: rules or runs do not belong together.
         StatisticsError: as `draw_sets`.
         StoreError: as `draw_sets`.
     """

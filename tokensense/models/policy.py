@@ -91,15 +91,8 @@ class Policy:
         )
 
     def _repr_html_(self) -> str:
-        millions = sum(p.numel() for p in self.model.parameters()) / 1e6
-        rows = [
-            ("model", type(self.model).__name__),
-            ("parameters", f"{millions:,.1f} M"),
-            ("dtype, device", f"{self.dtype}, {self.device}"),
-            ("vocabulary", f"{self.head_width:,}"),
-            ("context", f"{self.context_length:,} tokens"),
-        ]
-        return table_html(f"Policy {self.name}", rows)
+        facts = repr(self)[len(f"Policy({self.name!r}, ") : -1].split(", ")
+        return table_html(f"Policy {self.name}", [(fact,) for fact in facts])
 
     @property
     def device(self) -> torch.device:
