@@ -99,7 +99,8 @@ def _by_kind(inputs: Inputs, style: Style, width: float) -> Rendered:
     parts = [
         "Share of the credit on each kind of token over the kind's share of the tokens (ratio; "
         "rules in the order of how far they turn the update). Colored where the interval leaves "
-        "out 1, grey numbers where it does not; in brackets: tokens of the kind.",
+        "out 1, grey numbers where it does not; in brackets: tokens of the kind. Uniform "
+        "credit is not 1 throughout, because responses differ in the size of their advantage.",
         f"{basis(inputs['rules'])}.",
         *_empty(shown, "kind"),
         "Intervals are in the CSV file and the table.",
