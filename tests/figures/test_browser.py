@@ -306,6 +306,8 @@ def test_search_goes_over_borders_of_tokens_and_says_how_many(visit):
     assert found.page.locator("#said").text_content() == "1 found"
     marked = found.page.locator(".m").all_text_contents()
     assert [text.strip() for text in marked] == ["12", "+", "7"]
+    found.page.fill("#search", " 19")  # begins where a token begins
+    assert found.page.locator(".m").all_text_contents() == [" 19", " 19"]
     found.page.fill("#search", "19")
     assert found.page.locator("#said").text_content() == "2 found"
     found.press("Enter")

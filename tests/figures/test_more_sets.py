@@ -183,6 +183,9 @@ def test_verdict_and_placebo_of_a_score_share_a_row_and_all_values_are_drawn(com
     assert float(first["estimate"].sel(term="verdict")) == 0.9
     assert float(first["estimate"].sel(term="placebo")) == 0.8
     assert len(one.figure.axes) == 3
+    dots = {line.get_xdata()[0]: line.get_ydata() for line in one.figure.axes[0].lines if
+            line.get_marker() in ("o", "s")}  # fmt: skip
+    assert dots[0.9][0] < 0.0 < dots[0.8][0]  # above and below the middle of the row
     xs = np.concatenate([line.get_xdata() for line in one.figure.axes[0].lines if
                          line.get_linestyle() == "None"])  # fmt: skip
     np.testing.assert_allclose(np.sort(xs), [0.5] * 5 + [0.8, 0.9, 0.9])
