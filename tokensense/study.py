@@ -301,12 +301,7 @@ class Study:
             style: column widths and fonts.
 
         Returns:
-            The manifest, as `drawing.draw_sets` describes it.
-
-        Raises:
-            FigureError: the store lacks what the set needs; the message names what makes it.
-            StatisticsError: there is no verdict pair, or no placebo pair to put beside it.
-            StoreError: there is no store, or no finished probe.
+            The manifest; it and the errors are those of `drawing.draw_sets`.
         """
         from tokensense.drawing import draw_sets
 

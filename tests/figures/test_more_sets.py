@@ -71,10 +71,7 @@ INPUTS = {
 }
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("credit", "centers", "training")]
-
-
-@pytest.fixture(scope="module", params=["localization", *SLOW])
+@pytest.fixture(scope="module", params=list(INPUTS))
 def drawn(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     return folder, draw(request.param, INPUTS[request.param](), folder, style="icml")
@@ -286,7 +283,6 @@ def test_names_of_macros_are_letters_only():
     assert escaped("~^\\") == r"\textasciitilde{}\textasciicircum{}\textbackslash{}"
 
 
-@pytest.mark.slow
 def test_the_same_inputs_give_the_same_bytes(tmp_path):
     one, other = (
         draw("localization", localization_inputs(), tmp_path / str(i), style="acl") for i in (0, 1)
