@@ -92,9 +92,10 @@ ALLOWED: dict[str, Allowed] = {
         | {"flat", "freezing", "summary", "generation", "ingestion", "view", "export", "padded"}
         | {"drawing", "reprs", "results", "screen"}
     ),
+    "analysis": Allowed(GROUND | {"stats", "store", "flat", "results", "study"}),
     "gathering": Allowed(GROUND | {"credit", "stats"}),
     "assignment": Allowed(GROUND | {"credit", "stats", "study", "gathering"}),
-    "demo": Allowed({"errors", "models", "stats", "study", "assignment"}),
+    "demo": Allowed({"errors", "models", "stats", "study", "analysis", "assignment"}),
     "report": Allowed({"figures", "study"}),
     "doctor": Allowed({"errors", "models", "probes", "store"}, {"torch"}),
     "cli": Allowed(
@@ -112,7 +113,7 @@ ALLOWED: dict[str, Allowed] = {
         | {"stats", "trainer", "credit"}
     ),
     "__main__": Allowed({"cli"}),
-    "__init__": Allowed({"study", "assignment", "models", "figures"}),
+    "__init__": Allowed({"study", "analysis", "assignment", "models", "figures"}),
 }
 # Importing one of these costs a second or a gigabyte, or ties us to a framework.
 HEAVY = {

@@ -1,7 +1,7 @@
 """A study: one store, one scoring policy, and everything that was asked of them.
 
 Reads  files of traces, policies, the store's own nodes.
-Gives  Study (ingest, generate, probe, tokens, figures, info), analyze, open_studies. Parts are put
+Gives  Study (ingest, generate, probe, tokens, figures, info), open_studies. Parts are put
        together here; nothing is computed that a part owns.
 Sign   shift = logp[condition] - logp[base], nats; positive: the token becomes likelier.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import xarray as xr
 
 from tokensense import generation, ingestion
-from tokensense.errors import MissingExtraError, StoreError
+from tokensense.errors import StoreError
 from tokensense.flat import flat_tokens
 from tokensense.freezing import freeze, has_sampled
 from tokensense.reprs import table_html
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 USER_PROBE = "user"
 COUNTED = ("problems", "rollouts", "tokens")
-# Tokens x conditions; above, an analysis reads scores from disk as it goes (256 MiB a variable).
-SCORES_AT_ONCE = 2**26
 
 
 class Study:
@@ -301,7 +299,12 @@ class Study:
             style: column widths and fonts.
 
         Returns:
-            The manifest; it and the errors are those of `drawing.draw_sets`.
+            The manifest, as `drawing.draw_sets` describes it.
+
+        Raises:
+            FigureError: the store lacks what the set needs; the message names what makes it.
+            StatisticsError: there is no verdict pair, or no placebo pair to put beside it.
+            StoreError: there is no store, or no finished probe.
         """
         from tokensense.drawing import draw_sets
 
@@ -344,55 +347,6 @@ class Study:
             StoreError: there is no store.
         """
         return summarize(Archive(self.path, mode="r"))
-
-
-def analyze(study: Study, *, resamples: int = 10_000, seed: int = 0) -> Results:
-    """Describe the shifts of a study and keep the results in its store.
-
-    Args:
-        study: with the probes `opposed` and, for the triple, `placebo`.
-        resamples: of the one-stage cluster bootstrap over problem texts.
-        seed: of the bootstrap.
-
-    Memory grows with tokens, not with conditions: scores of a large store stay on disk (needs dask,
-    the extra `io`), and some .7 KB a token are held.
-
-    Returns:
-        Analysis name -> Dataset; see `stats.describe.describe`. Each statistic comes as verdict,
-        placebo, difference. Weights of rules that were assigned before are scores of
-        `localization`.
-
-    Raises:
-        StoreError: no finished probe.
-        StatisticsError: there is no verdict pair that any rollout can use.
-    """
-    from tokensense.stats.describe import describe
-
-    archive = study.archive()
-    tokens = _tokens_to_analyze(study)
-    weights = {
-        f"weight_{rule}": archive.read(f"/credit/{rule}")["weight"].values
-        for rule in names_in(archive, "credit")
-    }
-    results = Results(describe(tokens, scores=weights, resamples=resamples, seed=seed))
-    with archive:
-        archive.write_nodes({f"/stats/{name}": dataset for name, dataset in results.items()})
-    return results
-
-
-def _tokens_to_analyze(study: Study) -> xr.Dataset:
-    """All tokens; scores of a large store stay on disk, and are read condition by condition."""
-    archive = Archive(study.path, mode="r")
-    names = names_in(archive, "probes")
-    try:
-        nodes = {name: archive.read(f"/probes/{name}", lazy=True) for name in names}
-    except MissingExtraError:  # no dask
-        return study.tokens()
-    conditions = sum(node.sizes["condition"] for node in nodes.values())
-    rollouts = archive.rollouts()
-    if rollouts.sizes["token"] * conditions < SCORES_AT_ONCE:
-        return study.tokens()
-    return flat_tokens(rollouts, nodes)
 
 
 def open_studies(pattern: str) -> dict[str, Study]:
