@@ -16,7 +16,7 @@ def test_the_demo_leaves_what_its_report_says_and_a_second_run_scores_nothing(
     assert study.info()["problems"] == SMALL.problems
     assert study.info()["credit"] == ["cscr", "uniform"]
     assert list((tmp_path / "mixed" / "figures").glob("*.pdf"))
-    assert "<script" not in (tmp_path / "mixed" / "tokens.html").read_text()
+    assert (tmp_path / "mixed" / "tokens.html").read_text().count("<script") == 1  # its own
     assert (tmp_path / "report.txt").read_text().splitlines() == report
     results = study.results()
     assert f"  analyze calls it: {results['character'].attrs['word']}" in report

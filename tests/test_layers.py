@@ -34,11 +34,12 @@ ALLOWED: dict[str, Allowed] = {
     "schema": Allowed(set()),
     "errors": Allowed(set()),
     "bundled": Allowed(set()),
+    "reprs": Allowed(set()),
     "checks": Allowed({"errors"}),
     "segments": Allowed({"errors", "checks"}),
     # upstream: what is sampled and by whom
     "tasks": Allowed({"schema", "errors", "checks"}),
-    "models": Allowed({"schema", "errors", "checks", "bundled"}, MODEL),
+    "models": Allowed({"schema", "errors", "checks", "bundled", "reprs"}, MODEL),
     "rollouts": Allowed(GROUND | {"tasks"}),
     "rollouts.generate": Allowed(GROUND | {"tasks", "models"}, {"torch", "transformers"}),
     "importing": Allowed(DESCRIPTION),
@@ -60,6 +61,7 @@ ALLOWED: dict[str, Allowed] = {
     # downstream: arrays in, results out, never a model
     "stats": Allowed(GROUND, {"statsmodels"}),
     "stats.centers": Allowed(GROUND | {"credit"}),
+    "stats.center_results": Allowed(GROUND | {"credit"}),
     "stats.coefficients": Allowed(GROUND | {"credit"}),
     "credit": Allowed(GROUND),
     "adapters": Allowed(GROUND | {"models", "credit", "stats"}, {"torch", "trl", "verl"}),
@@ -72,7 +74,12 @@ ALLOWED: dict[str, Allowed] = {
     "flat": Allowed(GROUND | {"rollouts"}),
     "summary": Allowed(GROUND | {"rollouts", "store", "flat"}),
     "screen": Allowed(set()),
+    "results": Allowed({"errors", "stats", "reprs"}),
     "view": Allowed(GROUND | {"rollouts", "store", "flat", "stats", "figures"}),
+    "centering": Allowed(
+        GROUND | {"rollouts", "store", "flat", "models", "probes", "credit", "stats"}
+    ),
+    "drawing": Allowed(GROUND | {"store", "flat", "stats", "figures"}),
     "generation": Allowed(GROUND | {"tasks", "models", "rollouts"}),
     "ingestion": Allowed({"errors", "models", "rollouts", "importing"}),
     "export": Allowed(GROUND | {"rollouts", "store", "flat"}),
@@ -83,22 +90,35 @@ ALLOWED: dict[str, Allowed] = {
         GROUND
         | {"tasks", "models", "rollouts", "store", "stats", "figures", "probing"}
         | {"flat", "freezing", "summary", "generation", "ingestion", "view", "export", "padded"}
+        | {"drawing", "reprs", "results", "screen"}
     ),
+    "analysis": Allowed(GROUND | {"stats", "store", "flat", "results", "study"}),
     "gathering": Allowed(GROUND | {"credit", "stats"}),
     "assignment": Allowed(GROUND | {"credit", "stats", "study", "gathering"}),
-    "demo": Allowed({"errors", "models", "stats", "study", "assignment"}),
+    "demo": Allowed({"errors", "models", "stats", "study", "analysis", "assignment"}),
     "report": Allowed({"figures", "study"}),
     "doctor": Allowed({"errors", "models", "probes", "store"}, {"torch"}),
     # studies lie beside the package, and are found by their files
     "plans": Allowed({"errors"}),
     "submission": Allowed({"errors", "checks"}),
     "cli": Allowed(
-        {"tokensense", "errors", "demo", "doctor", "report", "screen", "store", "importing"}
-        | {"plans", "submission"}
+        {
+            "tokensense",
+            "errors",
+            "demo",
+            "doctor",
+            "report",
+            "centering",
+            "screen",
+            "store",
+            "importing",
+            "plans",
+            "submission",
+        }
         | {"stats", "trainer", "credit"}
     ),
     "__main__": Allowed({"cli"}),
-    "__init__": Allowed({"study", "assignment", "models", "figures"}),
+    "__init__": Allowed({"study", "analysis", "assignment", "models", "figures"}),
 }
 # Importing one of these costs a second or a gigabyte, or ties us to a framework.
 HEAVY = {

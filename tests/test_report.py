@@ -6,9 +6,10 @@ import pytest
 
 from tests.probes.tiny import tiny_policy
 from tests.test_study import FIELDS, write_traces
+from tokensense.analysis import analyze
 from tokensense.errors import StoreError
 from tokensense.report import _plain, write_report
-from tokensense.study import Study, analyze
+from tokensense.study import Study
 
 
 @pytest.fixture(scope="module")

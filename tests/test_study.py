@@ -10,7 +10,7 @@ import xarray as xr
 import tokensense as ts
 from tests.bigram import bigram_policy
 from tests.probes.tiny import tiny_policy
-from tokensense import study as studies
+from tokensense import analysis
 from tokensense.errors import FigureError, InputError, SchemaError, StoreError
 from tokensense.models.policy import Policy
 from tokensense.models.tiny import SIZES, new_model
@@ -117,8 +117,8 @@ def test_analysis_is_kept_in_the_store_and_plain_xarray_opens_it(study):
 
 def test_scores_left_on_disk_give_the_same_results_to_the_last_bit(study, monkeypatch):
     found = ts.analyze(study[0], resamples=100)
-    monkeypatch.setattr(studies, "SCORES_AT_ONCE", 1)
-    on_disk = studies._tokens_to_analyze(study[0])
+    monkeypatch.setattr(analysis, "SCORES_AT_ONCE", 1)
+    on_disk = analysis._tokens_to_analyze(study[0])
     assert on_disk["logp"].chunks is not None
     again = ts.analyze(study[0], resamples=100)
     assert set(again) == set(found)

@@ -84,7 +84,7 @@ def test_with_the_base_probe_alone_there_is_surprisal_and_the_reason(tmp_path, s
         bare.view()
     bare.probe(policy, ["neutral"], frames=1, progress=False)
     found = read(bare.view())
-    assert found.text["label"][:2] == [" surprisal", " nothing"]
+    assert found.text["label"][:3] == [" surprisal", " entropy", " nothing"]
     assert "No shifts and contrasts: The triple needs a pair" in "".join(found.text["p"])
     bare.probe(policy, ["opposed"], frames=1, progress=False)
     found = read(bare.view())

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tokensense import figures
+    from tokensense.analysis import analyze
     from tokensense.assignment import assign_credit
     from tokensense.models.policy import load_policy
-    from tokensense.study import Study, analyze, open_studies
+    from tokensense.study import Study, open_studies
 
 __all__ = ["Study", "analyze", "assign_credit", "figures", "load_policy", "open_studies"]
 
 _HOME = {
     "Study": "tokensense.study",
-    "analyze": "tokensense.study",
+    "analyze": "tokensense.analysis",
     "assign_credit": "tokensense.assignment",
     "load_policy": "tokensense.models.policy",
     "open_studies": "tokensense.study",

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import xarray as xr
 
+from tokensense.analysis import analyze
 from tokensense.assignment import assign_credit
 from tokensense.models.policy import Policy, load_policy
 from tokensense.stats.rows import table
-from tokensense.study import Study, analyze
+from tokensense.study import Study
 
 TAUGHT = {
     "truthful": "the word told whether the solution was right",

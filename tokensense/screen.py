@@ -21,12 +21,16 @@ def screen(found: Mapping[str, Any]) -> list[str]:
     Args:
         found: of `summary.summarize`; what it lacks is left out.
     """
-    shown = [f"{name:<12} {text}" for name, text in _facts(found) if text]
+    shown = [f"{name:<12} {text}" for name, text in facts(found) if text]
     return [line if len(line) <= WIDTH else line[: WIDTH - 3] + "..." for line in shown]
 
 
-def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Name and text of each line."""
+def facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Name and text of each line; the text is empty where there is nothing to say.
+
+    Args:
+        found: of `summary.summarize`.
+    """
     yield "store", f"{found['path']}  {found['megabytes']} MB  format {found['format_version']}"
     if "rollouts" not in found:
         yield "rollouts", "none yet; import or generate makes some"

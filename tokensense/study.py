@@ -1,7 +1,7 @@
 """A study: one store, one scoring policy, and everything that was asked of them.
 
 Reads  files of traces, policies, the store's own nodes.
-Gives  Study (ingest, generate, probe, tokens, figures, info), analyze, open_studies. Parts are put
+Gives  Study (ingest, generate, probe, tokens, figures, info), open_studies. Parts are put
        together here; nothing is computed that a part owns.
 Sign   shift = logp[condition] - logp[base], nats; positive: the token becomes likelier.
 """
@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import xarray as xr
 
 from tokensense import generation, ingestion
-from tokensense.errors import MissingExtraError, StoreError
+from tokensense.errors import StoreError
 from tokensense.flat import flat_tokens
 from tokensense.freezing import freeze, has_sampled
+from tokensense.reprs import table_html
+from tokensense.results import Results
 from tokensense.rollouts.trajectory import Imported, assemble
 from tokensense.schema import BASE
+from tokensense.screen import facts
 from tokensense.store.archive import Archive
 from tokensense.store.inventory import names_in
 from tokensense.summary import summarize
@@ -34,8 +37,6 @@ if TYPE_CHECKING:
 
 USER_PROBE = "user"
 COUNTED = ("problems", "rollouts", "tokens")
-# Tokens x conditions; above, an analysis reads scores from disk as it goes (256 MiB a variable).
-SCORES_AT_ONCE = 2**26
 
 
 class Study:
@@ -58,6 +59,14 @@ class Study:
         return (
             f"Study({str(self.path)!r}): {counts}; probes: {', '.join(found['probes']) or 'none'}"
         )
+
+    def _repr_html_(self) -> str:
+        rows = (
+            [(name, text) for name, text in facts(self.info()) if text]
+            if self.path.exists()
+            else []
+        )
+        return table_html(f"Study {self.path}", rows, notes=[] if rows else [repr(self)])
 
     def archive(self) -> Archive:
         """The store below, for what this class does not offer.
@@ -253,20 +262,14 @@ class Study:
         nodes = {name: archive.read(f"/probes/{name}", lazy=lazy) for name in wanted}
         return flat_tokens(archive.rollouts(lazy=lazy), nodes)
 
-    def results(self) -> dict[str, xr.Dataset]:
+    def results(self) -> Results:
         """What `analyze` found: node name below `/stats` -> Dataset.
 
         Raises:
             StoreError: there is no store.
         """
         archive = Archive(self.path, mode="r")
-        return {name: archive.read(f"/stats/{name}") for name in names_in(archive, "stats")}
-
-    def _analyzed(self) -> dict[str, xr.Dataset]:
-        results = self.results()
-        if "triple" not in results:
-            raise StoreError(f"this needs an analysis; {self.path} has none. Run analyze first.")
-        return results
+        return Results({n: archive.read(f"/stats/{n}") for n in names_in(archive, "stats")})
 
     def table(self) -> "list[Row]":
         """Results of `analyze` as lines of text: estimate [95 % interval], unit and n.
@@ -274,9 +277,7 @@ class Study:
         Raises:
             StoreError: there is no store, or it was not analyzed.
         """
-        from tokensense.stats.rows import table
-
-        return table(self._analyzed())
+        return self.results().table()
 
     def notes(self) -> list[str]:
         """What has to stand beside the numbers of `table`, in sentences.
@@ -284,33 +285,36 @@ class Study:
         Raises:
             StoreError: there is no store, or it was not analyzed.
         """
-        from tokensense.stats.rows import notes
-
-        return notes(self._analyzed())
+        return self.results().notes()
 
     def figures(
         self, out: str | Path, *, which: str = "shifts", style: str = "neurips"
     ) -> dict[str, Any]:
-        """Draw a set of figures: PDF, PNG and CSV each, and a manifest.
+        """Draw a set of figures: PDF, PNG, CSV and LaTeX each, and a manifest.
 
         Args:
             out: folder, made where it is missing.
-            which: name of the set.
+            which: name of the set: shifts, credit, centers, localization or training; or `all`
+                that the store has the data for.
             style: column widths and fonts.
 
         Returns:
-            The manifest.
+            The manifest, as `drawing.draw_sets` describes it.
 
         Raises:
-            FigureError: what the set needs was not analyzed yet.
+            FigureError: the store lacks what the set needs; the message names what makes it.
             StatisticsError: there is no verdict pair, or no placebo pair to put beside it.
             StoreError: there is no store, or no finished probe.
         """
-        from tokensense.figures import draw
-        from tokensense.stats.points import shift_points
+        from tokensense.drawing import draw_sets
 
-        inputs = {"points": shift_points(self.tokens()), **self.results()}
-        return dict(draw(which, inputs, Path(out), style=style))
+        return draw_sets(Archive(self.path, mode="r"), Path(out), which=which, style=style)
+
+    def keep_run(self, folder: str | Path) -> str:
+        """Bring a training run into the store; arguments and errors as of `drawing.keep_run`."""
+        from tokensense.drawing import keep_run
+
+        return keep_run(self.archive(), folder)
 
     def view(
         self,
@@ -343,55 +347,6 @@ class Study:
             StoreError: there is no store.
         """
         return summarize(Archive(self.path, mode="r"))
-
-
-def analyze(study: Study, *, resamples: int = 10_000, seed: int = 0) -> dict[str, xr.Dataset]:
-    """Describe the shifts of a study and keep the results in its store.
-
-    Args:
-        study: with the probes `opposed` and, for the triple, `placebo`.
-        resamples: of the one-stage cluster bootstrap over problem texts.
-        seed: of the bootstrap.
-
-    Memory grows with tokens, not with conditions: scores of a large store stay on disk (needs dask,
-    the extra `io`), and some .7 KB a token are held.
-
-    Returns:
-        Analysis name -> Dataset; see `stats.describe.describe`. Each statistic comes as verdict,
-        placebo, difference. Weights of rules that were assigned before are scores of
-        `localization`.
-
-    Raises:
-        StoreError: no finished probe.
-        StatisticsError: there is no verdict pair that any rollout can use.
-    """
-    from tokensense.stats.describe import describe
-
-    archive = study.archive()
-    tokens = _tokens_to_analyze(study)
-    weights = {
-        f"weight_{rule}": archive.read(f"/credit/{rule}")["weight"].values
-        for rule in names_in(archive, "credit")
-    }
-    results = describe(tokens, scores=weights, resamples=resamples, seed=seed)
-    with archive:
-        archive.write_nodes({f"/stats/{name}": dataset for name, dataset in results.items()})
-    return results
-
-
-def _tokens_to_analyze(study: Study) -> xr.Dataset:
-    """All tokens; scores of a large store stay on disk, and are read condition by condition."""
-    archive = Archive(study.path, mode="r")
-    names = names_in(archive, "probes")
-    try:
-        nodes = {name: archive.read(f"/probes/{name}", lazy=True) for name in names}
-    except MissingExtraError:  # no dask
-        return study.tokens()
-    conditions = sum(node.sizes["condition"] for node in nodes.values())
-    rollouts = archive.rollouts()
-    if rollouts.sizes["token"] * conditions < SCORES_AT_ONCE:
-        return study.tokens()
-    return flat_tokens(rollouts, nodes)
 
 
 def open_studies(pattern: str) -> dict[str, Study]:

@@ -53,6 +53,7 @@ def view(
     chosen = _chosen(names, [problem] if isinstance(problem, str) else problem, limit)
     tokens, notes = _with_states(tokens)
     tokens, lost = _with_weights(tokens, archive)
+    tokens = _with_values(tokens, archive)
     shown = tokens.isel(token=np.isin(tokens["problem"].values, chosen))
     table = texts(rollouts)
     rows = zip(rollouts["vocab_id"].values, rollouts["vocab_text"].values, strict=True)
@@ -104,6 +105,25 @@ def _with_weights(tokens: xr.Dataset, archive: Archive) -> tuple[xr.Dataset, lis
         return tokens, lost
     stacked = xr.DataArray(list(known.values()), dims=("rule", "token"), coords={"rule": [*known]})
     return tokens.assign(weight=stacked), lost
+
+
+def _with_values(tokens: xr.Dataset, archive: Archive) -> xr.Dataset:
+    """Learning value and value drop, where nodes of those names hold one number a token."""
+    there = set(names_in(archive, "stats"))
+    found = {
+        name: archive.read(f"/stats/{name}")[name]
+        for name in ("learning_value", "value_drop")
+        if name in there
+    }
+    found = {name: array for name, array in found.items() if array.dims == ("token",)}
+    if "value_drop" in found:
+        tokens = tokens.assign(value_drop=("token", found["value_drop"].values))
+    rules = tokens["rule"].values.tolist() if "rule" in tokens.dims else []
+    if "learning_value" in found and rules:
+        credit = [archive.read(f"/credit/{rule}")["credit"].values for rule in rules]
+        product = np.stack(credit) * found["learning_value"].values
+        tokens = tokens.assign(contribution=(("rule", "token"), product))
+    return tokens
 
 
 def _sources(tokens: xr.Dataset) -> list[str]:

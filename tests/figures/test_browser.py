@@ -1,4 +1,4 @@
-"""The token page in a real browser: no script, no request, right text, keyboard, colors, dark mode.
+"""The token page in a real browser: no request, right text, keyboard, search, colors, dark mode.
 
 Needs playwright and Debian's Chromium (`apt-get install chromium`); skips with a reason without
 them, and fails instead where TOKENSENSE_NEEDS_BROWSER is set (`.ci/run`).
@@ -64,6 +64,11 @@ class Visit:
         """What the bar says, as it is drawn."""
         return self.page.evaluate(f"{AFTER}.content")
 
+    def tab_to_traces(self) -> None:
+        """Press Tab through the controls above the traces, and once more."""
+        controls = self.page.locator("fieldset input[type=checkbox], .more select, .more input")
+        self.press(*["Tab"] * (controls.count() + 2))
+
     def press(self, *keys: str) -> None:
         for key in keys:
             self.page.keyboard.press(key)
@@ -92,13 +97,16 @@ def visit(browser, paths):
         one.page.close()
 
 
-def test_nothing_runs_and_nothing_is_asked_for(visit, paths):
+def test_nothing_of_a_store_runs_and_nothing_is_asked_for(visit, paths):
     found = visit("hostile")
     for choice in found.page.locator("fieldset input").all():
         choice.check()
+    for label in ("#un", "#be"):
+        found.page.select_option(label, index=2)
     found.page.locator(".tokens label").nth(6).hover()
     found.press("Tab", "ArrowRight", "ArrowRight")
-    assert found.page.locator("script, img, link, iframe, object, embed, form, a").count() == 0
+    assert found.page.locator("img, link, iframe, object, embed, form, a").count() == 0
+    assert found.page.locator("script").count() == 1
     assert found.requests == [paths["hostile"].as_uri()]
     assert found.events == []
 
@@ -141,7 +149,7 @@ def test_right_to_left_text_leaves_the_order_of_tokens_alone(browser, tmp_path):
 
 def test_tab_goes_from_trace_to_trace_and_arrows_from_token_to_token(visit):
     found = visit("three")
-    found.press("Tab", "Tab")
+    found.tab_to_traces()
     assert "token 1 of 13" in found.focused()
     found.press("ArrowRight", "ArrowRight")
     said = found.focused()
@@ -162,7 +170,7 @@ def test_the_numbers_stand_inside_the_window_and_screen_readers_get_them(visit):
     drawn = "getComputedStyle(document.querySelectorAll('.tokens label')[20], '::after')"
     assert found.page.evaluate(f"{drawn}.position") == "fixed"
     assert found.page.evaluate(f"{drawn}.bottom") == "0px"
-    found.press("Tab", "Tab")
+    found.tab_to_traces()
     tree = found.page.locator(".tokens").first.aria_snapshot()
     assert "radiogroup" in tree
     assert "Tokens of rollout 0, ✗ wrong" in tree
@@ -173,7 +181,8 @@ def test_the_numbers_stand_inside_the_window_and_screen_readers_get_them(visit):
 def test_colors_are_chosen_by_radio_buttons_with_their_legend(visit):
     found = visit("three")
     seen = []
-    for label in ("contrast", "shift z+", "shift z−", "surprisal", "weight cscr", "nothing"):
+    names = ("contrast", "shift z+", "shift z−", "surprisal", "entropy", "weight cscr", "nothing")
+    for label in names:
         found.page.get_by_label(label, exact=True).check()
         seen.append(tuple(found.page.evaluate(BACKGROUNDS)))
         shown = found.page.locator(".legend:visible").count()
@@ -223,4 +232,141 @@ def test_in_a_notebook_frame_it_works_the_same(browser, tmp_path):
     assert "token 2 of 34" in said
     assert [url for url in found.requests if not url.startswith("about:")] == [path.as_uri()]
     assert found.events == []
+    found.page.close()
+
+
+LINES = (
+    "Array.from(document.querySelectorAll('.tokens:not(.beside) label'), label => { const s = "
+    "getComputedStyle(label); return [parseFloat(s.borderBottomWidth), s.borderBottomStyle] })"
+)
+
+
+def test_a_second_quantity_is_underlined_thicker_where_larger_dashed_below_zero(visit):
+    found = visit("three")
+    before = found.page.evaluate(BACKGROUNDS)
+    assert {width for width, _ in found.page.evaluate(LINES)} == {0}
+    found.page.select_option("#un", "shift z+")
+    lines = found.page.evaluate(LINES)
+    values = traced(THREE)["tokens"]["positive"].values.tolist()
+    assert found.page.evaluate(BACKGROUNDS) == before  # the color stays
+    for value, (width, style) in zip(values, lines, strict=True):
+        shown = abs(value) >= 0.01
+        assert (width > 0) == shown
+        if shown:
+            assert style == ("solid" if value > 0 else "dashed")
+    by_size = sorted((abs(v), w) for v, (w, _) in zip(values, lines, strict=True) if w)
+    assert [width for _, width in by_size] == sorted(width for _, width in by_size)
+    assert found.page.locator(".meaning:visible").count() == 1
+
+
+def test_the_second_pane_shows_the_same_tokens_by_another_quantity(visit):
+    found = visit("three")
+    found.page.select_option("#be", "weight cscr")
+    both = "[...document.querySelectorAll('{}')].map(p => p.textContent)"
+    first, second = (
+        found.page.evaluate(both.format(s)) for s in (".tokens:not(.beside)", ".beside")
+    )
+    assert first == second == [b"".join(trace).decode() for trace in THREE]
+    color = BACKGROUNDS.replace(".tokens", ".beside")
+    beside = found.page.evaluate(color)
+    found.page.locator("#by6").check()
+    own = found.page.evaluate(BACKGROUNDS)
+    count = sum(map(len, THREE))
+    assert len(own) == 2 * count
+    per_trace = [len(trace) for trace in THREE]
+    mine, place = [], 0
+    for size in per_trace:  # each trace, then its copy
+        mine += own[place : place + size]
+        place += 2 * size
+    assert mine == beside  # weight cscr has the same colors in either pane
+    left, right = (found.page.locator(s).first.bounding_box() for s in (".tokens", ".beside"))
+    assert left["x"] + left["width"] <= right["x"] + 1
+    assert abs(left["y"] - right["y"]) < 2
+    found.page.select_option("#be", index=0)
+    assert found.page.locator(".beside:visible").count() == 0
+
+
+def test_kinds_that_are_not_chosen_fade(visit):
+    found = visit("three")
+    found.page.get_by_label("digit", exact=False).first.uncheck()
+    opacity = found.page.evaluate(
+        "[...document.querySelectorAll('.tokens label')].map(l => [l.dataset.n, "
+        "getComputedStyle(l).opacity])"
+    )
+    faded = [" · digit · " in note for note, _ in opacity]
+    assert any(faded)
+    assert [value == "0.22" for _, value in opacity] == faded
+
+
+def test_search_goes_over_borders_of_tokens_and_says_how_many(visit):
+    found = visit("three")
+    found.press("/")
+    assert found.page.evaluate("document.activeElement.id") == "search"
+    found.page.keyboard.type("12 + 7")
+    assert found.page.locator("#said").text_content() == "1 found"
+    marked = found.page.locator(".m").all_text_contents()
+    assert [text.strip() for text in marked] == ["12", "+", "7"]
+    found.page.fill("#search", " 19")  # begins where a token begins
+    assert found.page.locator(".m").all_text_contents() == [" 19", " 19"]
+    found.page.fill("#search", "19")
+    assert found.page.locator("#said").text_content() == "2 found"
+    found.press("Enter")
+    assert found.page.locator("#said").text_content() == "1 of 2 found"
+    assert "token 3 of 3" in found.focused()
+    found.press("n")
+    assert "token 8 of 11" in found.focused()
+    found.press("N")
+    assert "token 3 of 3" in found.focused()
+    found.page.fill("#search", "<nothing>")
+    assert found.page.locator("#said").text_content() == "0 found"
+    assert found.page.locator(".m").count() == 0
+
+
+def test_keys_go_to_wrong_tokens_and_traces_and_change_colors(visit):
+    found = visit("three")
+    found.press("w")
+    assert "first wrong token" in found.focused()
+    found.press("t")
+    assert "token 1 of 3" in found.focused()
+    found.press("t", "T")
+    assert "token 1 of 3" in found.focused()
+    before = found.page.evaluate(BACKGROUNDS)
+    found.press("c")
+    assert found.page.locator("#by1").is_checked()
+    assert found.page.evaluate(BACKGROUNDS) != before
+    found.press("u")
+    assert found.page.locator("#un").input_value() == "contrast"
+    assert found.page.locator("#said").text_content() == "underlined by contrast"
+    assert found.events == []
+
+
+@pytest.mark.slow
+def test_twenty_thousand_tokens_stay_smooth(browser, tmp_path):
+    words = [f" w{place % 997}".encode() for place in range(2_500)]
+    page = token_view(**traced([words] * 8))
+    assert page.counts == "1 problem, 8 traces, 20,000 tokens"
+    found = Visit(browser, page.save(tmp_path / "large.html"))
+
+    def seconds(act: str) -> float:
+        """Until the browser has painted what the action changed."""
+        return found.page.evaluate(
+            f"new Promise(done => {{ const t = performance.now(); {act}; "
+            "requestAnimationFrame(() => setTimeout(() => done((performance.now() - t) / 1000))) })"
+        )
+
+    times = {
+        "color": seconds("document.getElementById('by1').click()"),
+        "underline": seconds("const s = document.getElementById('un'); s.selectedIndex = 2"),
+        "kind": seconds("document.getElementById('kd0').click()"),
+        "focus": seconds("document.querySelectorAll('.tokens input')[10000].focus()"),
+        "search": seconds(
+            "const s = document.getElementById('search'); s.value = 'w99'; "
+            "s.dispatchEvent(new Event('input'))"
+        ),
+        "pane": seconds(
+            "const s = document.getElementById('be'); s.selectedIndex = 1; "
+            "s.dispatchEvent(new Event('change'))"
+        ),
+    }
+    assert max(times.values()) < 4, times
     found.page.close()

@@ -69,7 +69,7 @@ def test_the_smallest_type_is_six_points():
 
 def test_terms_differ_in_marker_and_filling_or_color_and_in_gray():
     looks = list(style.LOOKS.values())
-    assert len({look.marker for look in looks}) == len({look.color for look in looks}) == 3
+    assert len({look.marker for look in looks}) == len({look.color for look in looks}) == 4
     assert style.LOOKS["verdict"].filled
     assert not style.LOOKS["placebo"].filled
 

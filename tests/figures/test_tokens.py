@@ -1,5 +1,7 @@
 """The token page without a browser: exact bytes, inert tokens, and the numbers of the data."""
 
+import base64
+import hashlib
 import html
 import math
 import re
@@ -59,11 +61,12 @@ HOSTILE = [
 TAGS = {
     *("html", "head", "meta", "title", "style", "body", "h1", "h2", "h3", "p", "fieldset"),
     *("legend", "label", "input", "section", "table", "tr", "th", "td", "ul", "li", "span"),
-    *("main", "div", "article", "header", "i", "b"),
+    *("main", "div", "article", "header", "i", "b", "select", "option", "output", "script"),
 }
 ATTRIBUTES = {
     *("class", "data-n", "type", "name", "id", "checked", "role", "aria-label", "lang"),
-    *("charset", "http-equiv", "content", "scope", "translate"),
+    *("charset", "http-equiv", "content", "scope", "translate", "selected"),
+    *("data-js", "hidden", "autocomplete", "spellcheck"),
 }
 PALETTE = Path(module.__file__).with_name("tokens.css").read_text(encoding="utf-8")
 
@@ -149,7 +152,7 @@ def test_hostile_tokens_make_no_tag_no_attribute_and_no_rule():
     found = page([HOSTILE, HOSTILE])
     assert {tag for tag, _ in found.tags} <= TAGS
     assert {name for _, attributes in found.tags for name in attributes} <= ATTRIBUTES
-    styles = page([[b" a"]]).text["style"]
+    styles = page([[b" a"] * len(HOSTILE)]).text["style"]  # of as many kinds
     assert found.text["style"] == styles
     assert "url(" not in styles[0]
     assert "@import" not in styles[0]
@@ -158,7 +161,11 @@ def test_hostile_tokens_make_no_tag_no_attribute_and_no_rule():
 def test_the_policy_forbids_to_fetch_and_to_run():
     (policy,) = (a["content"] for tag, a in page(THREE).tags if tag == "meta" and "http-equiv" in a)
     assert policy.split("; ")[:2] == ["default-src 'none'", "style-src 'unsafe-inline'"]
-    assert "script-src" not in policy
+    (script,) = page(THREE).text["script"]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert "unsafe" not in policy.split("script-src")[1]
+    assert page([HOSTILE]).text["script"] == [script]  # nothing of a store is in it
 
 
 def test_a_hostile_rule_name_stays_text():
@@ -191,6 +198,7 @@ def test_the_class_of_a_token_and_the_legend_say_what_the_data_say():
     columns = [
         *((tokens[name].values, False) for name in ("contrast", "positive", "negative")),
         (-tokens["logp"].values[0].astype(float), False),
+        (tokens["entropy"].values[0], False),
         *((row, True) for row in tokens["weight"].values),
     ]
     shown = [token for trace in found.traces for token in trace]
@@ -204,7 +212,7 @@ def test_the_class_of_a_token_and_the_legend_say_what_the_data_say():
         ]
         assert classes == expected
         count = Counter(expected)
-        below = [] if index == 3 else ["m6", "m5", "m4", "m3", "m2", "m1"]
+        below = [] if index in (3, 4) else ["m6", "m5", "m4", "m3", "m2", "m1"]
         order = [*below, "", "p1", "p2", "p3", "p4", "p5", "p6", "x"]
         assert [int(cell) for cell in rows[index][1:]] == [count[name] for name in order]
 
@@ -217,8 +225,9 @@ def test_the_legend_names_edges_units_n_and_what_lies_beyond_the_last_color():
     below, above = [f"≤−{size}" for size in sizes[::-1]], [f"≥{size}" for size in sizes]
     assert edges[0][1:] == [*below, "0", *above, "not known"]
     assert edges[3][1:3] == ["<0.01", "≥0.01"]
-    assert edges[4][0] == "color from, ratio to 1"
-    assert edges[4][1:3] == ["≤0.0498", "≤0.368"]  # exp(-3), exp(-1)
+    assert edges[4][:3] == ["color from, nats", "<0.01", "≥0.01"]
+    assert edges[5][0] == "color from, ratio to 1"
+    assert edges[5][1:3] == ["≤0.0498", "≤0.368"]  # exp(-3), exp(-1)
     coloring = Coloring("a", "b", np.array([-3.5, 0.0, 3.0, np.nan]), "difference")
     assert reach(coloring) == (
         "n = 3 tokens, from -3.5 to 3. The outermost colors are open; "
@@ -325,7 +334,7 @@ def test_without_states_or_floor_nothing_is_marked():
     args = traced(THREE)
     names = ["positive", "negative", "contrast", "floor", "state", "weight"]
     found = page(THREE, tokens=args["tokens"].drop_vars(names))
-    assert found.text["label"][:2] == [" surprisal", " nothing"]
+    assert found.text["label"][:3] == [" surprisal", " entropy", " nothing"]
     assert len(found.traces[0][0].note.split("\n")) == 2
     unknown = args["tokens"].assign(state=args["tokens"]["state"] * 0 + 2)
     unknown["state"].attrs = args["tokens"]["state"].attrs
@@ -392,8 +401,8 @@ def test_text_can_be_read_on_every_tint(theme):
 
 def test_every_shade_has_a_rule():
     (styles,) = page(THREE).text["style"]
-    for index in range(6):
-        sides = "p" if index == 3 else "pm"
+    for index in range(7):
+        sides = "p" if index in (3, 4) else "pm"
         for side in sides:
             assert [f".c{index}{side}{step}{{" in styles for step in range(1, 7)] == [True] * 6
     assert len(ALPHAS) == 6
@@ -407,7 +416,9 @@ def test_a_notebook_gets_the_page_in_a_frame_without_rights():
     view = token_view(**traced([HOSTILE]))
     shown = view._repr_html_()
     (frame,) = re.findall(r'<iframe sandbox="" title="Token view" srcdoc="([^"]*)"', shown)
-    assert html.unescape(frame) == view.html
+    # All but the script, which such a frame would refuse to run.
+    assert html.unescape(frame) == re.sub("<script>.*</script>", "", view.html, flags=re.S)
+    assert "<script>" in view.html
     assert repr(view) == "TokenView(1 problem, 1 trace, 34 tokens): .save('page.html'), or " + (
         "show it in a notebook"
     )
@@ -451,3 +462,44 @@ def test_what_is_missing_is_named():
     weight = xr.DataArray(np.ones(args["tokens"].sizes["token"]), dims="token")
     with pytest.raises(SchemaError, match="`weight` needs dims"):
         colorings(args["tokens"].drop_vars(["weight", "rule"]).assign(weight=weight))
+
+
+def test_measured_values_are_colors_too_where_a_store_has_them():
+    args = traced(THREE)
+    tokens = args["tokens"]
+    count = tokens.sizes["token"]
+    values = np.linspace(-2.0, 2.0, count)
+    more = tokens.assign(
+        value_drop=("token", values / 4),
+        contribution=(("rule", "token"), np.stack([values * 1e-6, np.full(count, np.nan)])),
+    )
+    found = colorings(more)
+    assert [one.label for one in found][-3:] == [
+        *("value drop", "credit × value uniform", "credit × value cscr")
+    ]  # fmt: skip
+    # A learning value has no scale of its own: it is shown in units of its root mean square.
+    np.testing.assert_allclose(np.mean(found[-2].values ** 2), 1.0)
+    assert np.isnan(found[-1].values).all()
+    assert "better" not in found[-3].meaning
+    assert len(page(THREE, tokens=more).traces) == 3
+
+
+def test_a_token_has_the_class_of_its_kind_and_the_kinds_are_counted():
+    found = page(THREE)
+    shown = [token for trace in found.traces for token in trace]
+    kinds = [re.search(r" · id \d+ · ([a-z ]+) · ", token.note)[1] for token in shown]
+    named = {name: f"f{place}" for place, name in enumerate(
+        sorted(set(kinds), key=lambda name: (-kinds.count(name), name)))}  # fmt: skip
+    for token, kind in zip(shown, kinds, strict=True):
+        assert {name for name in token.classes if name[0] == "f"} == {named[kind]}
+    assert f" {kinds[0]} ({kinds.count(kinds[0])})" in found.text["label"]
+
+
+def test_underline_and_second_pane_offer_what_the_colors_offer():
+    found = page(THREE)
+    labels = [one.label for one in colorings(traced(THREE)["tokens"])]
+    assert found.text["option"] == ["nothing", *labels, "no second pane", *labels]
+    parts = [
+        attributes for tag, attributes in found.tags if tag == "label" and "data-js" in attributes
+    ]
+    assert all("hidden" in attrs for attrs in parts)  # until the script shows them

@@ -17,13 +17,24 @@ from tokensense.screen import findings, lines, print_rows, screen
 def figures(
     store: Store,
     out: Annotated[Path, typer.Option("--out", help="Folder for PDF, PNG, CSV and the manifest.")],
-    which: Annotated[str, typer.Option("--set", help="Set of figures: shifts.")] = "shifts",
+    which: Annotated[
+        str,
+        typer.Option(
+            "--set", help="shifts, credit, centers, localization, training, or all there is."
+        ),
+    ] = "shifts",
     style: Annotated[str, typer.Option("--style", help="neurips, icml, acl or plain.")] = "neurips",
+    run: Annotated[
+        list[Path] | None,
+        typer.Option("--run", help="Folder of `train` to keep in the store first; once a run."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Draw the figures of a paper from a store that was analyzed."""
+    """Draw the figures of a paper from a store: PDF, PNG, CSV, LaTeX, captions and a manifest."""
     import tokensense as ts
 
+    for folder in run or []:
+        ts.Study(store).keep_run(folder)
     manifest = ts.Study(store, mode="r").figures(out, which=which, style=style)
     show(manifest, lines(manifest), as_json=as_json)
 

@@ -162,3 +162,25 @@ def credit(
         )
     for name, value in found.attrs.items():
         typer.echo(f"{name}: {value}")
+
+
+@app.command()
+@friendly
+def centers(
+    store: Store,
+    model: Model,
+    resamples: Annotated[int, typer.Option("--resamples", min=100)] = 2_000,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
+    as_json: Json = False,
+) -> None:
+    """DelTA's two centers of a store: how alike, why, and which tokens are weighed up."""
+    import tokensense as ts
+    from tokensense.centering import center
+
+    policy = ts.load_policy(model, device=device, dtype=dtype)
+    found = center(ts.Study(store).archive(), policy, resamples=resamples, seed=seed)
+    numbers = found["centers"]["estimate"].sel(score="all tokens").to_series().to_dict()
+    told = {**numbers, "tokens": found["centers"].attrs["n_tokens"]}
+    show(told, lines(told), as_json=as_json)

@@ -54,7 +54,7 @@ def shift_scatter(
         _count_sentence(statistics.sel(statistic="correlation")),
         *_pairs_sentence(triple.attrs),
     ]
-    return " ".join([*parts, *_limits(triple, statistics)])
+    return " ".join([*parts, *limits(triple, statistics)])
 
 
 def shift_by_kind(shown: xr.Dataset, *, kind: xr.Dataset) -> str:
@@ -82,7 +82,7 @@ def shift_by_kind(shown: xr.Dataset, *, kind: xr.Dataset) -> str:
     lost = _not_estimable(shown)
     if lost:
         parts.append(f"Not estimable: {lost}.")
-    return " ".join([*parts, *_limits(kind, shown)])
+    return " ".join([*parts, *limits(kind, shown)])
 
 
 def triples(shown: xr.Dataset, *, triple: xr.Dataset) -> str:
@@ -102,7 +102,7 @@ def triples(shown: xr.Dataset, *, triple: xr.Dataset) -> str:
         _count_sentence(shown.sel(statistic="correlation")),
         *_pairs_sentence(triple.attrs),
     ]
-    return " ".join([*parts, *_limits(triple, shown)])
+    return " ".join([*parts, *limits(triple, shown)])
 
 
 def _triple_sentence(triple: xr.Dataset, name: str, label: str) -> str:
@@ -136,8 +136,13 @@ def _list(value: object) -> list[str]:
     return [str(item) for item in found] if isinstance(found, Sequence | np.ndarray) else []
 
 
-def _limits(result: xr.Dataset, shown: xr.Dataset) -> list[str]:
-    """Intervals, policies, off-policy mark, statements."""
+def limits(result: xr.Dataset, shown: xr.Dataset) -> list[str]:
+    """What stands at the end of every caption: intervals, policies, off-policy mark, statements.
+
+    Args:
+        result: whose attributes say it.
+        shown: as drawn, with `estimate`, `low` and `method`.
+    """
     attrs = result.attrs
     used = [METHODS[name] for name in METHODS if (shown["method"].values == name).any()]
     parts = []

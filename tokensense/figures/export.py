@@ -1,4 +1,4 @@
-"""Finished figures as files: PDF, PNG, CSV, captions and a manifest with digests.
+"""Finished figures as files: PDF, PNG, CSV, LaTeX, captions and a manifest with digests.
 
 Reads  Rendered figures: a matplotlib Figure, the Datasets it shows, its caption.
 Gives  csv_bytes; write_set, which returns the manifest it wrote.
@@ -16,33 +16,18 @@ from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple, TypedDict
+from typing import TypedDict
 
 import matplotlib
 import xarray as xr
-from matplotlib.figure import Figure
 
 from tokensense.errors import FigureError
+from tokensense.figures.spec import Rendered
 from tokensense.figures.style import saved_bytes
+from tokensense.figures.tables import NUMBERS, has_numbers, numbers_bytes, table_bytes
 
 MANIFEST = "manifest.json"
 CAPTIONS = "captions.txt"
-
-
-class Rendered(NamedTuple):
-    """One finished figure.
-
-    Attributes:
-        figure: as it is saved.
-        parts: the Datasets it shows, by name; the first is the figure's own CSV file.
-        caption: a draft, with n and intervals.
-        replaced: characters that no font could draw, sorted.
-    """
-
-    figure: Figure
-    parts: Mapping[str, xr.Dataset]
-    caption: str
-    replaced: tuple[str, ...]
 
 
 class FileEntry(TypedDict):
@@ -134,6 +119,7 @@ def write_set(
                 for file, content in files.items()
             },
         }
+    contents[NUMBERS] = numbers_bytes(rendered, commit=str(provenance.get("commit", "")))
     captions = [f"{figure_name}\n{one.caption}\n" for figure_name, one in rendered.items()]
     contents[CAPTIONS] = "\n".join(captions).encode()
     contents[MANIFEST] = (json.dumps(manifest, indent=1, ensure_ascii=False) + "\n").encode()
@@ -150,6 +136,9 @@ def _files(name: str, one: Rendered) -> dict[str, bytes]:
     for index, (part, dataset) in enumerate(one.parts.items()):
         suffix = f"_{part}" if index else ""
         found[f"{name}{suffix}.csv"] = csv_bytes(dataset)
+        if has_numbers(dataset):
+            caption = one.caption.partition(". ")[0] + "."
+            found[f"{name}{suffix}.tex"] = table_bytes(dataset, name=name + suffix, caption=caption)
     return found
 
 

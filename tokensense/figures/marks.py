@@ -8,7 +8,7 @@ What has no value says "not estimable" at its place; a value without interval ca
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import xarray as xr
@@ -239,13 +239,22 @@ def draw_gap(axes: Axes, height: float, term: str) -> None:
     )
 
 
-def draw_legend(axes: Axes, terms: Sequence[str], *, dagger: bool) -> None:
+def draw_legend(
+    axes: Axes,
+    terms: Sequence[str],
+    *,
+    dagger: bool,
+    note: str | None = None,
+    names: Mapping[str, str] | None = None,
+) -> None:
     """Draw the key of the terms at the top of the figure that holds the axes.
 
     Args:
         axes: of the figure.
         terms: whose looks to show.
         dagger: whether a value without interval is among what is drawn.
+        note: a line above the key.
+        names: of terms that are called otherwise here.
     """
     handles = [
         Line2D(
@@ -255,7 +264,7 @@ def draw_legend(axes: Axes, terms: Sequence[str], *, dagger: bool) -> None:
             marker=look.marker,
             markersize=4.0,
             markerfacecolor=look.color if look.filled else "white",
-            label=term,
+            label=(names or {}).get(term, term),
         )
         for term, look in ((term, LOOKS[term]) for term in terms)
     ]
@@ -268,6 +277,8 @@ def draw_legend(axes: Axes, terms: Sequence[str], *, dagger: bool) -> None:
         borderaxespad=0.2,
         columnspacing=1.2,
         handletextpad=0.5,
+        title=note,
+        title_fontsize=small_type(),
     )
 
 

@@ -10,18 +10,18 @@ policies, and results older than the probes they stand beside.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
-import xarray as xr
 
 from tokensense.checks import require_member
 from tokensense.errors import FigureError
-from tokensense.figures import captions, panels
+from tokensense.figures import captions, centers, credit, localization, panels, training
 from tokensense.figures.density import TERMS, shift_density
-from tokensense.figures.export import Manifest, Rendered, write_set
+from tokensense.figures.export import Manifest, write_set
+from tokensense.figures.spec import FigureSpec, Inputs, Rendered, Span
 from tokensense.figures.style import (
     Style,
     fit_square,
@@ -30,9 +30,6 @@ from tokensense.figures.style import (
     replace_missing_glyphs,
     styled,
 )
-
-Inputs = Mapping[str, xr.Dataset]
-Span = Literal["column", "page"]
 
 # More points than this in a panel hide one another: cells are drawn instead.
 POINTS_SHOWN = 5_000
@@ -43,6 +40,15 @@ MAKERS = {
     "triple": "run `tokensense analyze`",
     "kind": "run `tokensense analyze`",
     "balance": "run `tokensense analyze`",
+    "rules": "run `tokensense credit`",
+    "rules_by_kind": "run `tokensense credit`",
+    "rule_agreement": "run `tokensense credit`",
+    "centers": "run `tokensense centers`",
+    "center_lambda": "run `tokensense centers`",
+    "center_types": "run `tokensense centers`",
+    "training": "run `tokensense train`, and name its folder with --run",
+    "localization": "run `tokensense analyze` on responses whose first wrong token is known",
+    "step_choice": "run `tokensense analyze` on responses whose first wrong step is labelled",
 }
 # What every input must agree on where it says it.
 IDENTITY = (
@@ -59,18 +65,6 @@ IDENTITY = (
     "all_tokens",
 )
 REQUIRED = ("scored_by", "off_policy")
-
-
-class FigureSpec(NamedTuple):
-    """One figure of a set.
-
-    Attributes:
-        needs: inputs by name.
-        compose: puts the panels on a page of that width, inches; glyphs are checked afterwards.
-    """
-
-    needs: tuple[str, ...]
-    compose: Callable[[Inputs, Style, float], Rendered]
 
 
 def render(
@@ -93,12 +87,11 @@ def render(
     """
     require_member("set", name, CATALOGUE)
     require_member("span", span, ("column", "page"))
-    specs = CATALOGUE[name]
     provenance_of(_needed(name, inputs))
     found = {}
     with styled(style) as page:
         width = page.column if span == "column" else page.page
-        for figure_name, spec in specs.items():
+        for figure_name, spec in drawable(name, inputs).items():
             one = spec.compose(inputs, page, width)
             found[figure_name] = one._replace(replaced=replace_missing_glyphs(one.figure))
             freeze_layout(one.figure)
@@ -192,9 +185,24 @@ def _plain(key: str, value: object) -> object:
     return list(value) if isinstance(value, tuple | np.ndarray) else value
 
 
+def drawable(name: str, inputs: Inputs) -> dict[str, FigureSpec]:
+    """The figures of a set that can be drawn; optional ones drop out where an input is missing.
+
+    Args:
+        name: of the set, one of CATALOGUE.
+        inputs: as for `render`.
+    """
+    return {
+        figure: spec
+        for figure, spec in CATALOGUE[name].items()
+        if not spec.optional or all(need in inputs for need in spec.needs)
+    }
+
+
 def _needed(name: str, inputs: Inputs) -> Inputs:
-    """The inputs that a set needs."""
-    needs = dict.fromkeys(need for spec in CATALOGUE[name].values() for need in spec.needs)
+    """The inputs of the figures that are drawn."""
+    specs = drawable(name, inputs) or CATALOGUE[name]
+    needs = dict.fromkeys(need for spec in specs.values() for need in spec.needs)
     missing = [need for need in needs if need not in inputs]
     if missing:
         steps = "; ".join(dict.fromkeys(f"for {need!r} {MAKERS[need]}" for need in missing))
@@ -253,4 +261,8 @@ CATALOGUE: dict[str, dict[str, FigureSpec]] = {
         "shift_by_kind": FigureSpec(("kind", "balance"), _shift_by_kind),
         "triples": FigureSpec(("triple",), _triples),
     },
+    "credit": credit.FIGURES,
+    "centers": centers.FIGURES,
+    "localization": localization.FIGURES,
+    "training": training.FIGURES,
 }

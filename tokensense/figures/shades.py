@@ -142,6 +142,9 @@ def colorings(tokens: xr.Dataset) -> list[Coloring]:
         ]
     surprisal = -tokens["logp"].values[0].astype(np.float64)
     found.append(Coloring("surprisal", "−log p(token) without condition; nats", surprisal, "size"))
+    entropy = tokens["entropy"].values[0].astype(np.float64)
+    meaning = "entropy of the next-token distribution without condition; nats"
+    found.append(Coloring("entropy", meaning, entropy, "size"))
     if "weight" in tokens:
         require_dims("weight", tokens["weight"], ("rule", "token"), fix="assign_credit(study)")
         weight = tokens["weight"].transpose("rule", "token")
@@ -151,6 +154,32 @@ def colorings(tokens: xr.Dataset) -> list[Coloring]:
                 weight["rule"].values.tolist(), weight.values.astype(np.float64), strict=True
             )
         ]
+    return found + _measured(tokens)
+
+
+def _measured(tokens: xr.Dataset) -> list[Coloring]:
+    """What tokens were measured to be worth, where a store says so."""
+    found = []
+    if "value_drop" in tokens:
+        meaning = (
+            "fall of the expected reward over the token's step, by continuations; share of right "
+            "answers; positive (blue): worse after it"
+        )
+        values = tokens["value_drop"].values.astype(np.float64)
+        found.append(Coloring("value drop", meaning, values, "difference"))
+    if "contribution" in tokens:
+        require_dims("contribution", tokens["contribution"], ("rule", "token"),
+                     fix="credit times learning value")  # fmt: skip
+        contribution = tokens["contribution"].transpose("rule", "token")
+        for name, row in zip(tokens["rule"].values.tolist(), contribution.values, strict=True):
+            values = row.astype(np.float64)
+            size = float(np.sqrt(np.nanmean(values**2))) if np.isfinite(values).any() else 0.0
+            meaning = (
+                f"credit of rule {name} × learning value, in units of its root mean square; "
+                "positive (blue): the update helps"
+            )
+            scaled = values / size if size else values
+            found.append(Coloring(f"credit × value {name}", meaning, scaled, "difference"))
     return found
 
 

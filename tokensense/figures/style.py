@@ -78,6 +78,7 @@ LOOKS: dict[str, Look] = {
     "verdict": Look("#0072B2", "o", filled=True),
     "placebo": Look("#D55E00", "s", filled=False),
     "difference": Look("#000000", "D", filled=True),
+    "no placebo": Look("#4d4d4d", "^", filled=False),
 }
 NEUTRAL = "#666666"
 
@@ -163,6 +164,7 @@ def _settings(style: Style) -> dict[Any, Any]:
         "ytick.major.size": 2.5,
         "legend.fontsize": style.small,
         "legend.frameon": False,
+        "hatch.linewidth": 0.4,
         "lines.linewidth": 1.0,
         "lines.markersize": 4.0,
         "savefig.dpi": RESOLUTION,
@@ -182,7 +184,8 @@ def new_figure(width: float, height: float) -> Figure:
 
     Margins are made inside the page (constrained layout), so that the page keeps its width.
     """
-    figure = Figure(figsize=(width, height), layout="constrained")
+    # Laid out at the resolution it is saved in: fewer dots round the widths of letters.
+    figure = Figure(figsize=(width, height), dpi=RESOLUTION, layout="constrained")
     layout = figure.get_layout_engine()
     assert layout is not None
     layout.set(w_pad=0.03, h_pad=0.03, wspace=0.03, hspace=0.03)  # type: ignore[call-arg]  # the base class declares none

@@ -5,15 +5,20 @@ Reads  a flat Dataset of tokens, as `Study.tokens()` gives it, with states of to
 Gives  token_view: a TokenView, which a notebook shows and `save` writes.
 Sign   as in `shades`: blue above zero, orange below.
 
-The page runs no script and fetches nothing; tokens are escaped by jinja2 and markupsafe, and what
+The page fetches nothing and runs no script but its own, for search, jumps and a second pane;
+without it, as in notebooks, all else works; tokens are escaped by jinja2 and markupsafe, and what
 is invisible or acts on its neighbors is written out (`glyphs`). Numbers of a token show when it is
 pointed at or in focus. In a notebook the page stands in a frame of its own, so that its styles stay
 there; where notebooks are shown without frames (GitHub) only the line above it is seen.
 """
 
+import base64
+import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -25,14 +30,17 @@ from markupsafe import Markup
 
 from tokensense.errors import SchemaError
 from tokensense.figures.export import write_files
-from tokensense.figures.glyphs import leads, line_end, text_markup, token_markup
+from tokensense.figures.glyphs import leads, line_end, plain, text_markup, token_markup
 from tokensense.figures.readouts import readouts, states
 from tokensense.figures.shades import Coloring, colorings, legend, reach, shade_name, shades
 from tokensense.schema import NO_STEP
 
 # JupyterLab keeps every output in memory and in the file; larger pages are named, not shown.
 NOTEBOOK_BYTES = 4_000_000
+_SCRIPT = re.compile("<script>.*?</script>", re.S)
 ALPHAS = (0.1, 0.2, 0.31, 0.42, 0.53, 0.65)
+# Thickness of the underline of each step, pixels.
+LINES = (1, 1.5, 2, 3, 4, 5)
 NEEDED = ("logp", "entropy", "wrong_step", "rollout", "problem", "reward", "generator", "kind",
           "step", "is_wrong_token", "token_id")  # fmt: skip
 # State of a token -> class of its mark, and what it means.
@@ -86,7 +94,9 @@ class TokenView:
         return f"TokenView({self.counts}): .save('page.html'), or show it in a notebook"
 
     def _repr_html_(self) -> str:
-        size = len(self.html.encode())
+        # The frame runs nothing; a script in it would only make browsers complain.
+        still = _SCRIPT.sub("", self.html)
+        size = len(still.encode())
         if size > NOTEBOOK_BYTES:
             return Markup(
                 "<p>Token view, {}: not shown here, because {:.1f} MB are more than the {:g} MB "
@@ -96,7 +106,7 @@ class TokenView:
         return Markup(
             '<p>Token view, {}:</p><iframe sandbox="" title="Token view" srcdoc="{}" '
             'style="width:100%;height:80vh;border:1px solid #888;resize:vertical"></iframe>'
-        ).format(self.counts, self.html)
+        ).format(self.counts, still)
 
 
 class _Token(NamedTuple):
@@ -159,11 +169,16 @@ def token_view(
     problems = _problems(tokens, cells, starts=starts, questions=questions)
     sizes = {"problem": len(problems), "trace": len(starts) - 1, "token": len(cells)}
     counts = ", ".join(f"{size:,} {name}{'s' * (size != 1)}" for name, size in sizes.items())
+    script = files("tokensense.figures").joinpath("tokens.js").read_text("utf-8")
     template = _environment().get_template("tokens.html")
     html = template.render(
         counts=counts,
         notes=notes,
         alphas=ALPHAS,
+        lines=LINES,
+        kinds=_kinds(tokens),
+        script=Markup(script),
+        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
         choices=found,
         signs=_signs(tokens),
         problems=problems,
@@ -179,7 +194,13 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {"shown": text_markup, "legend": legend, "reach": reach, "shade": shade_name}
+    found.filters |= {
+        "shown": text_markup,
+        "shown_plain": plain,
+        "legend": legend,
+        "reach": reach,
+        "shade": shade_name,
+    }
     return found
 
 
@@ -228,11 +249,23 @@ def _cells(
     marks = _marks(tokens)
     columns.append([marks.get(state, "") for state in states(tokens)])
     columns.append(["w" if wrong else "" for wrong in tokens["is_wrong_token"].values.tolist()])
+    place = {name: f"f{index}" for index, (name, _) in enumerate(_kinds(tokens))}
+    columns.append([place[kind] for kind in _kind_names(tokens)])
     columns.append(["d" if leads(vocabulary[one]) else "" for one in ids])
     return [
         _Token(" ".join(filter(None, names)), note, shown[one], line_end(vocabulary[one]))
         for one, note, *names in zip(ids, readouts(tokens, vocabulary), *columns, strict=True)
     ]
+
+
+def _kind_names(tokens: xr.Dataset) -> list[str]:
+    """Kind of each token, in words."""
+    return [str(kind).replace("_", " ") for kind in tokens["kind"].values.tolist()]
+
+
+def _kinds(tokens: xr.Dataset) -> list[tuple[str, int]]:
+    """Kinds on the page with their numbers of tokens, most first."""
+    return sorted(Counter(_kind_names(tokens)).items(), key=lambda item: (-item[1], item[0]))
 
 
 def _marks(tokens: xr.Dataset) -> dict[str, str]:

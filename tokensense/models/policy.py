@@ -33,6 +33,7 @@ from tokensense.models import tiny
 from tokensense.models.dense_copy import dense_copy, is_gguf, quiet, split_name
 from tokensense.models.processes import own_device
 from tokensense.models.token_bytes import byte_reader, character_offsets
+from tokensense.reprs import table_html
 
 DTYPES = ("float32", "bfloat16", "float16")
 PLACEMENTS = ("system", "user_end", "user_start")
@@ -88,6 +89,10 @@ class Policy:
             f"{self.dtype}, "
             f"{self.device}, vocabulary {self.head_width}, context {self.context_length})"
         )
+
+    def _repr_html_(self) -> str:
+        facts = repr(self)[len(f"Policy({self.name!r}, ") : -1].split(", ")
+        return table_html(f"Policy {self.name}", [(fact,) for fact in facts])
 
     @property
     def device(self) -> torch.device:

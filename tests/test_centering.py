@@ -1,0 +1,71 @@
+"""Centers of a store: the vectors are those of its tokens, the results are kept."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import tokensense as ts
+from tests.probes.tiny import tiny_policy
+from tests.test_study import FIELDS, write_traces
+from tokensense.centering import center
+from tokensense.cli import app
+from tokensense.credit.advantages import ADVANTAGES
+from tokensense.credit.delta import dense, row_gradient
+from tokensense.errors import StoreError
+from tokensense.models.plan import Branch
+from tokensense.probes.proxies import head_view
+from tokensense.segments import broadcast
+from tokensense.stats.centers import center_numbers
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("centering")
+    found, policy = ts.Study(folder / "s.zarr"), tiny_policy()
+    policy.model.save_pretrained(folder / "policy")
+    policy.tokenizer.save_pretrained(folder / "policy")
+    traces = write_traces(folder / "traces.jsonl")
+    found.ingest(traces, format="jsonl", policy=policy, fields=FIELDS, limit=9)
+    found.probe(policy, ["neutral"], frames=1, progress=False)
+    return found
+
+
+def test_numbers_are_those_of_one_pass_over_prompts_and_responses(study):
+    policy = tiny_policy()
+    found = center(study.archive(), policy, resamples=100)
+    rollouts = study.archive().rollouts()
+    prompts = np.split(rollouts["prompt_id"].values,
+                       np.cumsum(rollouts["prompt_length"].values)[:-1])  # fmt: skip
+    length = rollouts["length"].values.astype(np.int64)
+    responses = np.split(rollouts["token_id"].values, np.cumsum(length)[:-1])
+    group = rollouts["problem_of"].values.astype(np.int64)
+    branches = [
+        Branch(tuple(prompts[p].tolist()), tuple(r.tolist()))
+        for p, r in zip(group, responses, strict=True)
+    ]
+    view = head_view(policy, branches)
+    vectors = row_gradient(view.hidden, view.logp)
+    advantage = ADVANTAGES["group_std"](rollouts["reward"].values.astype(np.float64), group)
+    expected = center_numbers(dense(vectors), broadcast(advantage, length))
+    one = found["centers"].sel(score="all tokens")
+    for name in ("cosine", "contrast", "cancellation", "tilt"):
+        assert float(one["estimate"].sel(statistic=name)) == pytest.approx(expected[name], rel=1e-6)
+    kept = study.results()
+    assert set(found) == {"centers", "center_lambda", "center_types"} <= set(kept)
+    np.testing.assert_array_equal(kept["centers"]["estimate"], found["centers"]["estimate"])
+
+
+def test_the_command_says_the_numbers_of_all_tokens(study):
+    model = study.path.parent / "policy"
+    ran = CliRunner().invoke(app, ["centers", str(study.path), "--model", str(model), "--json",
+                                   "--resamples", "100"])  # fmt: skip
+    assert ran.exit_code == 0, ran.output
+    assert {"cosine", "contrast", "tilt", "tokens"} <= json.loads(ran.stdout).keys()
+
+
+def test_another_policy_than_the_stores_is_refused(study):
+    other = tiny_policy(seed=1)
+    with pytest.raises(StoreError, match="need the policy that scored the store"):
+        center(study.archive(), other)
