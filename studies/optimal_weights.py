@@ -272,7 +272,7 @@ def _short(value: float) -> str:
     return f"{value:.4g}"
 
 
-def main(config: Config, *, out: Path, work: Path) -> None:
+def main(config: Config, *, out: Path, work: Path = Path("runs/optimal_weights")) -> None:
     """Teach, measure, one table; lines of other regimes in it are kept."""
     torch.set_num_threads(1)
     for folder in (out, work):

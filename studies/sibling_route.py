@@ -389,7 +389,13 @@ def _read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def main(config: Config, *, model: str | None, out: Path, work: Path) -> None:
+def main(
+    config: Config,
+    *,
+    model: str | None = None,
+    out: Path,
+    work: Path = Path("runs/sibling_route"),
+) -> None:
     """All policies, two tables."""
     for folder in (out, work):
         folder.mkdir(parents=True, exist_ok=True)
