@@ -1,12 +1,14 @@
 """Tables of the learning-value study: rules ranked, gain and squared norm by kind of token.
 
 Reads  `about_*.csv` and `batches_*.csv` of `studies.learning_value`.
-Gives  summary, which writes `table.csv` and `shares.csv`; read, write, short for its other files.
+Gives  summary, which writes `table.csv`, `shares.csv` and `pairs.csv` (rules beside their matched
+       controls, rows 11 and 12 of methods/claims.md); read, write, short for its other files.
 """
 
 import csv
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +18,29 @@ from studies.learning_rules import KINDS, NAMES, ORACLE
 from tokensense.stats import learning
 
 UNIFORM = NAMES.index("uniform")
+# Row of the claims, rule, its control: the same form fed by surprisal or by placebo pairs.
+PAIRS = (
+    *(("11", f"cscr_{gamma}", f"cscr_surprisal_{gamma}") for gamma in (0.2, 0.8)),
+    *(("12", f"cscr_{gamma}", f"placebo_{gamma}") for gamma in (0.2, 0.8)),
+)
+ALL_BASES = "all"
 
 
 def summary(out: Path, *, resamples: int) -> None:
     """Rank the rules of every run that is there; print and write the tables."""
     table, split = [], []
+    cosine: dict[tuple[str, str], dict[str, np.ndarray]] = {}
     for path in sorted(out.glob("about_*.csv")):
         (about,) = read(path)
         rows = read(path.with_name(path.name.replace("about_", "batches_")))
         run_of = {name: about[name] for name in ("regime", "base", "steps", "seed")}
         table += [{**run_of, **line} for line in ranked(about, rows, resamples=resamples)]
         split += [{**run_of, **line} for line in split_by_kind(rows, resamples=resamples)]
+        alike = cosine.setdefault((about["regime"], about["steps"]), {})
+        alike[f"{about['base']}, seed {about['seed']}"] = _cosines(about, rows)
     write(out / "table.csv", table)
     write(out / "shares.csv", split)
+    write(out / "pairs.csv", list(pairs(cosine, resamples=resamples)))
     for line in table:
         print(
             f"{line['regime']} {line['base']} {line['steps']:>3}  {line['rule']:<20}"
@@ -42,12 +54,7 @@ def ranked(
     about: dict[str, str], rows: Sequence[dict[str, str]], *, resamples: int
 ) -> Iterator[dict[str, object]]:
     """Lines of the table of one run."""
-    cosine = {
-        end: learning.cosines(
-            _grid(rows, f"gain{end}"), _grid(rows, "squared"), norm=float(about[f"norm{end}"])
-        )
-        for end in ("", "_uniform")
-    }
+    cosine = {end: _cosines(about, rows, end) for end in ("", "_uniform")}
     found = learning.ranking(cosine[""], baseline=UNIFORM, resamples=resamples)
     agreement = np.array([[float(row["agreement"])] for row in rows]).reshape(-1, len(NAMES))
     reliability = float(about["reliability"])
@@ -70,6 +77,31 @@ def ranked(
         yield line
 
 
+def pairs(
+    cosine: Mapping[tuple[str, str], Mapping[str, np.ndarray]], *, resamples: int
+) -> Iterator[dict[str, object]]:
+    """Cosine of a rule minus that of its control, in every base and over all of them.
+
+    Over all: every batch counts alike, and the interval is of batches drawn anew. It says nothing
+    about other bases.
+
+    Args:
+        cosine: by regime and steps, then by base; [batch, rule].
+        resamples: of whole batches.
+    """
+    for (regime, steps), by_base in cosine.items():
+        every = by_base | {ALL_BASES: np.concatenate(list(by_base.values()))}
+        for (row, rule, control), (base, values) in product(PAIRS, every.items()):
+            columns = [NAMES.index(control), NAMES.index(rule)]
+            found = learning.ranking(values[:, columns], resamples=resamples).difference
+            yield {
+                **{"row": row, "regime": regime, "steps": steps, "base": base, "rule": rule},
+                **{"control": control, "difference": short(found.estimate[1])},
+                **{end: short(getattr(found, end)[1]) for end in ("low", "high")},
+                "batches": len(values),
+            }
+
+
 def split_by_kind(rows: Sequence[dict[str, str]], *, resamples: int) -> Iterator[dict[str, object]]:
     """Endpoint E4: shares of gain and of squared norm by kind, and minus uniform's."""
     split = [row for row in rows if row[f"squared_{KINDS[0]}"] != ""]
@@ -86,6 +118,12 @@ def split_by_kind(rows: Sequence[dict[str, str]], *, resamples: int) -> Iterator
                 line |= {part: short(own.estimate[place, k])}
                 line |= {f"{part}_{e}": short(getattr(own, e)[place, k]) for e in ("low", "high")}
             yield line
+
+
+def _cosines(about: dict[str, str], rows: Sequence[dict[str, str]], end: str = "") -> np.ndarray:
+    """[batch, rule], with G of exact values or, for `_uniform`, of uniform credit."""
+    gain, squared = _grid(rows, f"gain{end}"), _grid(rows, "squared")
+    return learning.cosines(gain, squared, norm=float(about[f"norm{end}"]))
 
 
 def _grid(rows: Sequence[dict[str, str]], column: str) -> np.ndarray:

@@ -10,7 +10,7 @@ norm. Controls with known answers: cscr_0 differs from uniform by exactly 0, ran
 oracles are far above.
 
 A batch is a block of lines in `batches_*.csv`; sums of gradients and G lie in --work. A run that
-is stopped goes on. `table.csv`, `shares.csv` and `about.csv` are made anew of all that is there.
+is stopped goes on. `table.csv`, `shares.csv` and `pairs.csv` are made anew of all that is there.
 
     --steps 20     the policy after so many RL steps with uniform credit, Adam 3e-4
     --base FOLDER  another policy of the task (studies.build_tiny_policy tables --seed 11)

@@ -4,6 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from studies import learning_tables
 from studies import learning_value as study
 from studies.learning_rules import (
     KINDS,
@@ -84,12 +85,15 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys):
         study.main(SMALL, out=parts, work=parts)
     study.main(SMALL, out=parts, work=parts)
     assert calls == [0, 1, 1]
-    for name in ("table.csv", "shares.csv"):
+    for name in ("table.csv", "shares.csv", "pairs.csv"):
         assert (parts / name).read_bytes() == (whole / name).read_bytes()
 
     rows = {row["rule"]: row for row in table(whole / "table.csv")}
     assert list(rows) == list(NAMES)
     assert float(rows["cscr_0"]["difference"]) == 0.0
+    for pair in table(whole / "pairs.csv"):
+        gap = float(rows[pair["rule"]]["cosine"]) - float(rows[pair["control"]]["cosine"])
+        assert float(pair["difference"]) == pytest.approx(gap, abs=2e-4)
     by_kind = table(whole / "shares.csv")
     assert len(by_kind) == len(NAMES) * len(KINDS)
     norm = sum(float(row["norm"]) for row in by_kind if row["rule"] == "delta")
@@ -97,6 +101,19 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys):
     (steps,) = whole.glob("steps_*.csv")
     assert len(table(steps)) == 2 * len(study.ETAS)
     assert "reliability" in capsys.readouterr().out
+
+
+def test_pairs_over_all_bases_count_every_batch_alike():
+    rng = np.random.default_rng(0)
+    values = {base: rng.normal(size=(size, len(NAMES))) for base, size in (("a", 9), ("b", 5))}
+    found = list(learning_tables.pairs({("A", "0"): values}, resamples=200))
+    for line in found:
+        own = values.get(str(line["base"]), np.concatenate(list(values.values())))
+        columns = [NAMES.index(str(line[name])) for name in ("rule", "control")]
+        expected = own[:, columns[0]].mean() - own[:, columns[1]].mean()
+        assert line["difference"] == pytest.approx(expected, abs=1e-3)
+        assert line["batches"] == len(own)
+    assert [line["batches"] for line in found[:3]] == [9, 5, 14]
 
 
 def test_more_batches_leave_the_others_as_they_were():
