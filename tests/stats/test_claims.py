@@ -76,10 +76,10 @@ def test_the_last_run_of_a_policy_counts_and_changed_criteria_show(tmp_path):
         path,
     )
     lines = {(line["row"], line["policy"]): line for line in ledger(CLAIMS, path)}
-    assert lines["6", "tiny:mixed"]["estimate"] == "0.900 [0.850, 0.950]"
+    assert lines["6", "tiny:mixed"]["estimate"] == "0.9 [0.85, 0.95]"
     assert lines["6", "tiny:mixed"]["run"] == "2026-12-01, 0123456, python -m studies.x, --y"
     assert lines["6", "SmolLM2"]["verdict"] == "supported, post hoc"
-    assert lines["7", "tiny:mixed"]["estimate"] == "0.900"
+    assert lines["7", "tiny:mixed"]["estimate"] == "0.9"
     assert verdict_counts(list(lines.values())) == {
         "not run": 22, "supported": 1, "supported, post hoc": 1, "not testable here": 1,
     }  # fmt: skip

@@ -177,7 +177,7 @@ def _shown(claim: Claim, line: dict[str, str] | None) -> dict[str, str]:
     if line is None:
         return {**about, "policy": "", "estimate": "", "n": "", "verdict": "not run", "run": ""}
     numbers = [float(line[name]) for name in ("estimate", "low", "high")]
-    estimate, low, high = (f"{number:.3f}" for number in numbers)
+    estimate, low, high = (f"{number:.3g}" for number in numbers)
     interval = "" if math.isnan(numbers[1]) else f" [{low}, {high}]"
     late = "" if line["digest"] == claim.digest else ", post hoc"
     return {
