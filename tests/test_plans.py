@@ -163,7 +163,6 @@ def test_jobs_need_submitit_and_slurm(tmp_path, monkeypatch):
 
 
 def test_jobs_run_side_by_side_on_this_machine(tmp_path):
-    pytest.importorskip("submitit")
     commands = [[sys.executable, "-c", f"print({n})"] for n in (3, 4)]
     jobs = submitted(commands, cluster="local", folder=tmp_path, resources={"timeout_min": 5})
     assert [job.result().strip() for job in jobs] == ["3", "4"]
