@@ -96,7 +96,11 @@ def center_results(
         "seed": seed,
         "resamples": resamples,
         "level": 0.95,
-        "statements": ["vectors: (1 - p) h, gradient by the sampled token's row of the head"],
+        "statements": [
+            "vectors: (1 - p) h, gradient by the sampled token's row of the head",
+            "norms of means: resamples add noise of their own, so that intervals lean towards "
+            "unlike centers and may miss the estimate; hold them against shuffled advantages",
+        ],
     }
     weightings = _weightings(advantage, pool, seed=seed)
     owner = broadcast(pool.cluster, pool.length)
