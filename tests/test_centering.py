@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import tokensense as ts
 from tests.probes.tiny import tiny_policy
 from tests.test_study import FIELDS, write_traces
-from tokensense.centering import center
+from tokensense.centering import centers
 from tokensense.cli import app
 from tokensense.credit.advantages import ADVANTAGES
 from tokensense.credit.delta import dense, row_gradient
@@ -34,7 +34,7 @@ def study(tmp_path_factory):
 
 def test_numbers_are_those_of_one_pass_over_prompts_and_responses(study):
     policy = tiny_policy()
-    found = center(study.archive(), policy, resamples=100)
+    found = centers(study, policy, resamples=100)
     rollouts = study.archive().rollouts()
     prompts = np.split(rollouts["prompt_id"].values,
                        np.cumsum(rollouts["prompt_length"].values)[:-1])  # fmt: skip
@@ -68,4 +68,4 @@ def test_the_command_says_the_numbers_of_all_tokens(study):
 def test_another_policy_than_the_stores_is_refused(study):
     other = tiny_policy(seed=1)
     with pytest.raises(StoreError, match="need the policy that scored the store"):
-        center(study.archive(), other)
+        centers(study, other)

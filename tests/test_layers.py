@@ -77,7 +77,7 @@ ALLOWED: dict[str, Allowed] = {
     "results": Allowed({"errors", "stats", "reprs"}),
     "view": Allowed(GROUND | {"rollouts", "store", "flat", "stats", "figures"}),
     "centering": Allowed(
-        GROUND | {"rollouts", "store", "flat", "models", "probes", "credit", "stats"}
+        GROUND | {"rollouts", "flat", "models", "probes", "credit", "stats", "study"}
     ),
     "drawing": Allowed(GROUND | {"store", "flat", "stats", "figures"}),
     "generation": Allowed(GROUND | {"tasks", "models", "rollouts"}),
@@ -108,7 +108,6 @@ ALLOWED: dict[str, Allowed] = {
             "demo",
             "doctor",
             "report",
-            "centering",
             "screen",
             "store",
             "importing",
@@ -118,7 +117,9 @@ ALLOWED: dict[str, Allowed] = {
         | {"stats", "trainer", "credit"}
     ),
     "__main__": Allowed({"cli"}),
-    "__init__": Allowed({"study", "analysis", "assignment", "models", "figures"}),
+    "__init__": Allowed(
+        {"study", "analysis", "assignment", "centering", "models", "figures", "credit", "trainer"}
+    ),
 }
 # Importing one of these costs a second or a gigabyte, or ties us to a framework.
 HEAVY = {

@@ -11,17 +11,33 @@ if TYPE_CHECKING:
     from tokensense import figures
     from tokensense.analysis import analyze
     from tokensense.assignment import assign_credit
+    from tokensense.centering import centers
+    from tokensense.credit import CATALOGUE
     from tokensense.models.policy import load_policy
     from tokensense.study import Study, open_studies
+    from tokensense.trainer.loop import train
 
-__all__ = ["Study", "analyze", "assign_credit", "figures", "load_policy", "open_studies"]
+__all__ = [
+    "CATALOGUE",
+    "Study",
+    "analyze",
+    "assign_credit",
+    "centers",
+    "figures",
+    "load_policy",
+    "open_studies",
+    "train",
+]
 
 _HOME = {
+    "CATALOGUE": "tokensense.credit",
     "Study": "tokensense.study",
     "analyze": "tokensense.analysis",
     "assign_credit": "tokensense.assignment",
+    "centers": "tokensense.centering",
     "load_policy": "tokensense.models.policy",
     "open_studies": "tokensense.study",
+    "train": "tokensense.trainer.loop",
 }
 
 

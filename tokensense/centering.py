@@ -1,11 +1,13 @@
 """DelTA's centers of a store: one pass of the policy over its rollouts, results kept as nodes.
 
-Reads  an Archive (rollouts, base), the policy that scored it.
-Gives  center: `/stats/centers`, `/stats/center_lambda`, `/stats/center_types`.
+Reads  a Study (rollouts, base), the policy that scored it.
+Gives  centers: `/stats/centers`, `/stats/center_lambda`, `/stats/center_types`.
 Sign   as in `stats.center_results`.
 
 The vectors themselves, one a token, are not kept: they are as large as the policy's hidden states.
 """
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
@@ -21,24 +23,26 @@ from tokensense.rollouts.table import texts
 from tokensense.schema import BASE
 from tokensense.segments import broadcast, offsets
 from tokensense.stats.center_results import Pool, center_results
-from tokensense.store.archive import Archive
+
+if TYPE_CHECKING:
+    from tokensense.study import Study
 
 # Numbers in the vectors of all tokens: 4 GiB of float64.
 LARGEST = 2**29
 
 
-def center(
-    archive: Archive,
+def centers(
+    study: "Study",
     policy: Policy,
     *,
     advantage: str = "group_std",
     resamples: int = 2_000,
     seed: int = 0,
 ) -> dict[str, xr.Dataset]:
-    """Compute the centers of a store and keep them in it.
+    """Compute DelTA's two centers of a study and keep them in its store.
 
     Args:
-        archive: with rollouts and a finished base probe.
+        study: with rollouts and a finished base probe.
         policy: that scored it.
         advantage: as for `assign_credit`.
         resamples: draws of problem texts.
@@ -51,6 +55,7 @@ def center(
         StoreError: there is no base, another policy made it, or the store cannot be written.
         StatisticsError: one of the two sides is empty, or the vectors are too large for memory.
     """
+    archive = study.archive()
     rollouts = archive.rollouts()
     tokens = flat_tokens(rollouts, {BASE: archive.read(f"/probes/{BASE}")})
     made_by = tokens.attrs.get("policy_digest", policy.digest)

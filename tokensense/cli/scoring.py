@@ -177,10 +177,9 @@ def centers(
 ) -> None:
     """DelTA's two centers of a store: how alike, why, and which tokens are weighed up."""
     import tokensense as ts
-    from tokensense.centering import center
 
     policy = ts.load_policy(model, device=device, dtype=dtype)
-    found = center(ts.Study(store).archive(), policy, resamples=resamples, seed=seed)
+    found = ts.centers(ts.Study(store), policy, resamples=resamples, seed=seed)
     numbers = found["centers"]["estimate"].sel(score="all tokens").to_series().to_dict()
     told = {**numbers, "tokens": found["centers"].attrs["n_tokens"]}
     show(told, lines(told), as_json=as_json)
