@@ -136,7 +136,6 @@ def frozen_shift(teacher: Policy, tag: tables.Tag) -> Measure:
 
 def arms(teacher: Policy) -> dict[str, Arm]:
     """All arms; the teacher is the policy that training begins with."""
-
     random = CATALOGUE["sd_grpo"]._replace(assign=random_signs, needs=frozenset({*SHOWN, "key"}))
     frozen = {name: frozen_shift(teacher, tag) for name, tag in SHOWN.items()}
     return {
