@@ -77,8 +77,9 @@ ALLOWED: dict[str, Allowed] = {
     "results": Allowed({"errors", "stats", "reprs"}),
     "view": Allowed(GROUND | {"rollouts", "store", "flat", "stats", "figures"}),
     "centering": Allowed(
-        GROUND | {"rollouts", "flat", "models", "probes", "credit", "stats", "study"}
+        GROUND | {"rollouts", "flat", "models", "probes", "credit", "stats", "store", "study"}
     ),
+    "valuing": Allowed(GROUND | {"centering", "models", "probes", "credit", "study"}, {"torch"}),
     "drawing": Allowed(GROUND | {"store", "flat", "stats", "figures"}),
     "generation": Allowed(GROUND | {"tasks", "models", "rollouts"}),
     "ingestion": Allowed({"errors", "models", "rollouts", "importing"}),
@@ -94,7 +95,7 @@ ALLOWED: dict[str, Allowed] = {
     ),
     "analysis": Allowed(GROUND | {"stats", "store", "flat", "results", "study"}),
     "gathering": Allowed(GROUND | {"credit", "stats"}),
-    "assignment": Allowed(GROUND | {"credit", "stats", "study", "gathering"}),
+    "assignment": Allowed(GROUND | {"credit", "stats", "store", "study", "gathering"}),
     "demo": Allowed({"errors", "models", "stats", "study", "analysis", "assignment"}),
     "report": Allowed({"figures", "study"}),
     "doctor": Allowed({"errors", "models", "probes", "store"}, {"torch"}),
@@ -118,7 +119,8 @@ ALLOWED: dict[str, Allowed] = {
     ),
     "__main__": Allowed({"cli"}),
     "__init__": Allowed(
-        {"study", "analysis", "assignment", "centering", "models", "figures", "credit", "trainer"}
+        {"study", "analysis", "assignment", "centering", "valuing", "models", "figures"}
+        | {"credit", "trainer"}
     ),
 }
 # Importing one of these costs a second or a gigabyte, or ties us to a framework.

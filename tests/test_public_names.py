@@ -12,10 +12,10 @@ import pytest
 import tokensense
 
 ROOT = Path(tokensense.__file__).parents[1]
-# Design section 11.
+# Design section 11, and `learning_values`, which rules and the token view read.
 PUBLIC = [
     *("CATALOGUE", "Study", "analyze", "assign_credit", "centers"),
-    *("figures", "load_policy", "open_studies", "train"),
+    *("figures", "learning_values", "load_policy", "open_studies", "train"),
 ]
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tokensense.models.policy import load_policy
     from tokensense.study import Study, open_studies
     from tokensense.trainer.loop import train
+    from tokensense.valuing import learning_values
 
 __all__ = [
     "CATALOGUE",
@@ -24,6 +25,7 @@ __all__ = [
     "assign_credit",
     "centers",
     "figures",
+    "learning_values",
     "load_policy",
     "open_studies",
     "train",
@@ -35,6 +37,7 @@ _HOME = {
     "analyze": "tokensense.analysis",
     "assign_credit": "tokensense.assignment",
     "centers": "tokensense.centering",
+    "learning_values": "tokensense.valuing",
     "load_policy": "tokensense.models.policy",
     "open_studies": "tokensense.study",
     "train": "tokensense.trainer.loop",

@@ -35,6 +35,8 @@ from tokensense.errors import StatisticsError
 from tokensense.gathering import Gathered, gather
 from tokensense.segments import broadcast
 from tokensense.stats.sample import read_sample
+from tokensense.store.archive import Archive
+from tokensense.store.inventory import names_in
 
 if TYPE_CHECKING:
     from tokensense.study import Study
@@ -81,11 +83,21 @@ def assign_credit(
         StoreError: there is no store or no finished base probe, or the store cannot be written.
     """
     archive = study.archive()
-    credit = credit_of(study.tokens(), archive.rollouts(), rules=rules, advantage=advantage)
+    tokens = _with_values(study.tokens(), archive)
+    credit = credit_of(tokens, archive.rollouts(), rules=rules, advantage=advantage)
     with archive:
         names = credit["rule"].values.tolist()
         archive.write_nodes({f"/credit/{name}": _node(credit, name) for name in names})
     return credit
+
+
+def _with_values(tokens: xr.Dataset, archive: Archive) -> xr.Dataset:
+    """Learning values, where they were measured; NaN for rollouts that were appended since."""
+    if "learning_value" not in names_in(archive, "stats"):
+        return tokens
+    kept = archive.read("/stats/learning_value")["learning_value"].values
+    later = np.full(tokens.sizes["token"] - kept.size, np.nan)
+    return tokens.assign(learning_value=("token", np.concatenate([kept, later])))
 
 
 def credit_of(

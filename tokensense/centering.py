@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
+from jaxtyping import Bool
 
 from tokensense.credit.advantages import ADVANTAGES
 from tokensense.credit.delta import row_gradient
@@ -23,6 +24,7 @@ from tokensense.rollouts.table import texts
 from tokensense.schema import BASE
 from tokensense.segments import broadcast, offsets
 from tokensense.stats.center_results import Pool, center_results
+from tokensense.store.archive import Archive
 
 if TYPE_CHECKING:
     from tokensense.study import Study
@@ -57,19 +59,12 @@ def centers(
     """
     archive = study.archive()
     rollouts = archive.rollouts()
-    tokens = flat_tokens(rollouts, {BASE: archive.read(f"/probes/{BASE}")})
-    made_by = tokens.attrs.get("policy_digest", policy.digest)
-    if made_by != policy.digest:
-        raise StoreError(
-            f"centers need the policy that scored the store, {tokens.attrs['scored_by']} "
-            f"({made_by[:12]}); this one is {policy.name} ({policy.digest[:12]}). Name the same "
-            "one as in `probe`."
-        )
-    kept = _kept(tokens, rollouts)
+    tokens = scored_by(policy, archive)
+    kept = usable_rollouts(tokens, rollouts)
     reward = rollouts["reward"].values.astype(np.float64)
     problem = rollouts["problem_of"].values.astype(np.int64)
     length = rollouts["length"].values.astype(np.int64)
-    branches = _branches(rollouts, np.flatnonzero(kept))
+    branches = branches_of(rollouts, np.flatnonzero(kept))
     size = sum(len(branch.response) for branch in branches) * policy.model.config.hidden_size
     if size > LARGEST:
         raise StatisticsError(
@@ -99,14 +94,31 @@ def centers(
     return found
 
 
-def _kept(tokens: xr.Dataset, rollouts: xr.Dataset) -> np.ndarray:
+def scored_by(policy: Policy, archive: Archive) -> xr.Dataset:
+    """Tokens of a store under base, which this policy must have scored.
+
+    Raises:
+        StoreError: there is no base, or another policy made it.
+    """
+    tokens = flat_tokens(archive.rollouts(), {BASE: archive.read(f"/probes/{BASE}")})
+    made_by = tokens.attrs.get("policy_digest", policy.digest)
+    if made_by != policy.digest:
+        raise StoreError(
+            f"gradients need the policy that scored the store, {tokens.attrs['scored_by']} "
+            f"({made_by[:12]}); this one is {policy.name} ({policy.digest[:12]}). Name the same "
+            "one as in `probe`."
+        )
+    return tokens
+
+
+def usable_rollouts(tokens: xr.Dataset, rollouts: xr.Dataset) -> Bool[np.ndarray, " rollout"]:
     """Rollouts that have tokens, a reward, and a usable base."""
     comparable = tokens["comparable"].sel(condition=BASE).values.astype(bool)
     decided = np.isfinite(rollouts["reward"].values.astype(np.float64))
     return np.asarray(decided & comparable & (rollouts["length"].values > 0))
 
 
-def _branches(rollouts: xr.Dataset, kept: np.ndarray) -> list[Branch]:
+def branches_of(rollouts: xr.Dataset, kept: np.ndarray) -> list[Branch]:
     """Prompts and responses of those rollouts, ids as they are stored."""
     prompt, response = rollouts["prompt_id"].values.tolist(), rollouts["token_id"].values.tolist()
     starts = offsets(rollouts["prompt_length"].values.astype(np.int64))

@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float64
 from tokensense.credit.evidence import SUPPLIERS
 from tokensense.errors import StatisticsError
 from tokensense.schema import Kind
-from tokensense.segments import broadcast
+from tokensense.segments import broadcast, segment_sum
 from tokensense.stats.pairs import mean_shifts, pairs_of, terms_of
 from tokensense.stats.sample import Pair, Sample
 
@@ -82,6 +82,11 @@ def gather(
     _add_shifts(found, sample, length, needed=needed)
     if "reference" in needed:
         _add_reference(found, sample, length)
+    if "learning_value" in needed and "learning_value" in tokens.variables:
+        values = tokens["learning_value"].values[sample.order]
+        found.arrays["learning_value"] = values
+        found.usable["learning_value"] = segment_sum(np.isnan(values), length) == 0
+        found.said["learning_value"] = "gradients of other problems"
     return found
 
 

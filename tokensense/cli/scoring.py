@@ -183,3 +183,22 @@ def centers(
     numbers = found["centers"]["estimate"].sel(score="all tokens").to_series().to_dict()
     told = {**numbers, "tokens": found["centers"].attrs["n_tokens"]}
     show(told, lines(told), as_json=as_json)
+
+
+@app.command()
+@friendly
+def values(
+    store: Store,
+    model: Model,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
+    as_json: Json = False,
+) -> None:
+    """Learning value of every token: what learning from it does for the reward elsewhere."""
+    import tokensense as ts
+
+    policy = ts.load_policy(model, device=device, dtype=dtype)
+    found = ts.learning_values(ts.Study(store), policy, seed=seed)
+    told = {name: found.attrs[name] for name in ("n_tokens", "n_problems", "halves_cosine")}
+    show(told, lines(told), as_json=as_json)

@@ -71,7 +71,7 @@ SUPPLIERS: dict[str, Supplier] = {
     "drift": Supplier("a pass of the reference policy, given by hand", 1),
     "hellinger": Supplier("full distributions of a pass of the reference policy, by hand", 1),
     "ratio": Supplier("the trainer: the current policy's pass, which it makes anyway", 0),
-    "learning_value": Supplier("two passes, before and after a probe step on held-out rollouts", 2),
+    "learning_value": Supplier("`tokensense.learning_values`, gradients of other problems", 7),
     "row_gradient": Supplier("hidden states of the base pass, `probes.proxies`", 1),
     "hidden_gradient": Supplier("hidden states and the head, `probes.proxies`", 1),
     "right_influence": Supplier("hidden states and full distributions of the base pass", 0),
