@@ -93,10 +93,8 @@ def learning_values(
     everywhere[broadcast(kept, rollouts["length"].values.astype(np.int64))] = values
     one, other = gradient.double()
     facts = {
-        "halves_cosine": float(
-            torch.cosine_similarity(gradient[0].double(), gradient[1].double(), dim=0)
-        ),
-        "halves_norm": norm.tolist(),
+        "halves_cosine": float(torch.cosine_similarity(one, other, dim=0)),
+        "halves_norm": [float(one.norm()), float(other.norm())],
         "n_tokens": int(length.sum()),
         "n_problems": int(np.unique(problem).size),
         "advantage": advantage,
