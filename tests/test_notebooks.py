@@ -11,12 +11,8 @@ from nbclient import NotebookClient
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 ALLOWED = {
     *("tokensense", "tempfile", "pathlib", "pandas", "IPython.display", "numpy", "xarray"),
-    # Gradients and training have no word of their own in the public face: documented modules.
-    *("tokensense.credit.advantages", "tokensense.credit.delta", "tokensense.models.plan"),
-    *("tokensense.models.sampler", "tokensense.probes.gradients", "tokensense.probes.proxies"),
-    *("tokensense.segments", "tokensense.stats.centers", "tokensense.tasks"),
-    *("tokensense.tasks.tables_labels", "tokensense.trainer.config", "tokensense.trainer.evaluate"),
-    *("tokensense.trainer.loop", "tokensense.trainer.problems"),
+    # Settings, tasks and evaluation of training: documented modules.
+    *("tokensense.trainer.config", "tokensense.trainer.evaluate", "tokensense.trainer.problems"),
 }
 
 
