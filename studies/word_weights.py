@@ -26,7 +26,7 @@ import numpy as np
 import tokensense as ts
 from studies.rows import written
 from tokensense.credit import CATALOGUE
-from tokensense.errors import TokensenseError
+from tokensense.errors import InputError, TokensenseError
 from tokensense.stats.resampling import Estimates, Resampling, cluster_sums, intervals, resample
 
 BECAUSE = ("because", "since", "therefore", "thus", "hence", "so")
@@ -49,6 +49,9 @@ class Config:
     strata: int = 4
     resamples: int = 10_000
     seed: int = 0
+
+
+TINY = Config(resamples=100)
 
 
 class Words(NamedTuple):
@@ -146,8 +149,14 @@ def table(words: Words, config: Config) -> Iterator[dict[str, object]]:
     yield from sorted(lines, key=lambda line: -float(str(line["ratio"])))
 
 
-def main(config: Config, *, out: Path, stores: Sequence[Path]) -> None:
-    """One table of all stores."""
+def main(config: Config, *, out: Path, stores: Sequence[Path] = ()) -> None:
+    """One table of all stores.
+
+    Raises:
+        InputError: no store is named.
+    """
+    if not stores:
+        raise InputError("word_weights needs probed stores; none came. Name one or more.")
     out.mkdir(parents=True, exist_ok=True)
     rows = list(table(joined([weights_in(store) for store in stores]), config))
     written(out / "weights.csv", rows)
