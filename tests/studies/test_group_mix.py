@@ -61,20 +61,21 @@ def test_the_ratio_is_of_the_ends_over_the_middle_for_the_same_responses():
                 if (side, right) in (("wrong", 7), ("right", 1)):
                     continue
                 end = (side, right) in (("wrong", 1), ("right", 7))
-                size = (1.0 + problem) * (0.6 if end else 1.0)
+                size = (1.0 + problem) * (0.5 + problem % 2 / 5 if end else 1.0)
                 row = {"problem": f"p{problem}", "scored": side, "right": str(right)}
                 rows.append(row | {n: str(size) for n in study.NUMBERS} | {"signed": "0.0"})
     lines = study.table(rows, study.Config(resamples=200))
     (ratio,) = (one for one in lines if one["what"] == "ratio" and one["number"] == "contrast")
-    assert ratio["estimate"] == pytest.approx(0.6)
-    assert ratio["low"] == pytest.approx(0.6)
+    # Sizes 1 to 20, the odd ones halved, the even ones (110 in all) at .7.
+    assert ratio["estimate"] == pytest.approx((100 * 0.5 + 110 * 0.7) / 210)
+    assert 0.5 < ratio["low"] < ratio["estimate"] < ratio["high"] < 0.7
     means = {
         (one["scored"], one["right"]): one["estimate"]
         for one in lines
         if one["what"] == "mean" and one["number"] == "contrast"
     }
     assert len(means) == 12
-    assert means["wrong", 1] == pytest.approx(0.6 * 10.5)
+    assert means["wrong", 1] == pytest.approx(10.5 * ratio["estimate"])
     assert means["right", 4] == pytest.approx(10.5)
 
 
