@@ -1,6 +1,7 @@
 """Does following the shift's sign ruin training, and how strong may CSCR be? By seeds, to collapse.
 
     OMP_NUM_THREADS=1 python -m studies.ablations signs --out data/ablations
+    OMP_NUM_THREADS=1 python -m studies.ablations sums --out data/ablations
     OMP_NUM_THREADS=1 python -m studies.ablations gammas --out data/ablations
 
 `signs` (row 14 of methods/claims.md), 40 steps: SD-GRPO, whose credit is |A| with the sign of the
@@ -11,10 +12,13 @@ shift under the verdict that matches the outcome, beside arms that differ from i
     uniform    sign and size of the verifier
 
 `gammas` (row 15), 300 steps: CSCR at gamma .2, .5, 1 and -.2 (up-weighting), threshold the 80th
-percentile of the batch. Both on the table task, regime A, whose tags are true, with the assay's
-optimizer; 10 seeds that the assay has not used. A run ends when it has collapsed, as
-`trainer.health` defines it: held-out accuracy below a quarter of its start in five evaluations,
-entropy below a tenth, or nine tenths of the responses at the limit.
+percentile of the batch. Both on the table task, regime A, with the assay's optimizer; 10 seeds that
+the assay has not used. `sums` is `signs` on the arithmetic task and the policy whose verdict tags
+were always true. A run ends when it has collapsed, as `trainer.health` defines it: held-out
+accuracy below a quarter of its start in five evaluations in a row, entropy below a tenth, or nine
+tenths of the responses at the limit. Five evaluations take 25 steps in `signs`, so that a collapse
+of accuracy within 30 could hardly be seen there: `below` is the first evaluation from which
+accuracy stayed below a quarter; `sums` evaluates every other step.
 
 SD-GRPO's formula is not public (grade: inferred). An arm scaled to uniform's gradient norm is left
 out: Adam divides by it. A run is a row of `runs_*.csv`; a study that is stopped goes on.
@@ -23,9 +27,10 @@ Source: methods/cscr.md section 1.7; methods/claims.md rows 14 and 15.
 """
 
 import argparse
+import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,21 +46,22 @@ from tokensense.credit import CATALOGUE
 from tokensense.credit.base import adjusted
 from tokensense.credit.evidence import Evidence
 from tokensense.errors import TokensenseError
-from tokensense.models.plan import Branch
 from tokensense.models.policy import Policy, load_policy
-from tokensense.models.scorer import score
 from tokensense.rollouts.trajectory import Trace
 from tokensense.segments import offsets
 from tokensense.tasks import tables
 from tokensense.tasks.problem import Problem
-from tokensense.trainer import health, problems
+from tokensense.trainer import health
+from tokensense.trainer.batches import Batch
 from tokensense.trainer.config import TrainConfig
+from tokensense.trainer.evidence import plan_evidence
 from tokensense.trainer.loop import train
-from tokensense.trainer.problems import Measure
+from tokensense.trainer.problems import Measure, Task, planted
 
 SIGNS = ("sd_grpo", "sd_random", "sd_frozen", "uniform")
 GAMMAS = {"cscr_0.2": 0.2, "cscr_1": 1.0, "cscr_0.5": 0.5, "cscr_-0.2": -0.2}
-SHOWN = {"z_pos": tables.Tag.RIGHT, "z_neg": tables.Tag.WRONG}
+SHOWN = ("z_pos", "z_neg")
+LOW = health.REWARD_SHARE
 EARLY = 30  # steps within which the paper's runs collapsed
 
 
@@ -68,7 +74,7 @@ class Config:
         steps: of a run that does not collapse.
         every: steps between evaluations.
         held_out: problems of an evaluation, a response each.
-        regime: of `tables.REGIMES`.
+        regime: of `tables.REGIMES`; "" for the arithmetic task.
         base: folder or name of the policy.
         lr: of Adam.
         problems: a step.
@@ -87,6 +93,11 @@ class Config:
     group: int = 4
     seeds: tuple[int, ...] = tuple(range(200, 210))
 
+    @property
+    def tag(self) -> str:
+        """Names the files of its runs."""
+        return f"{self.steps}" if self.regime else f"sums_{self.steps}"
+
     def training(self, seed: int) -> TrainConfig:
         """Settings of a run."""
         return TrainConfig(
@@ -101,7 +112,11 @@ class Config:
         )
 
 
-CONFIGS = {"signs": Config(), "gammas": Config(arms=tuple(GAMMAS), steps=300, every=20)}
+CONFIGS = {
+    "signs": Config(),
+    "sums": Config(regime="", base="tiny:truthful", every=2),
+    "gammas": Config(arms=tuple(GAMMAS), steps=300, every=20),
+}
 TINY = Config(
     arms=("sd_random", "sd_frozen"), regime="C", steps=2, every=1, held_out=8, seeds=(0, 1)
 )
@@ -116,28 +131,32 @@ def random_signs(told: Evidence) -> np.ndarray:
     return size
 
 
-def frozen_shift(teacher: Policy, tag: tables.Tag) -> Measure:
-    """Shift of each token under a tag, by a policy that stays as it is."""
+def frozen_shift(teacher: Policy, name: str, config: Config) -> Measure:
+    """Shift of each token under a verdict, by a policy that stays as it is."""
+    rule = CATALOGUE["sd_grpo"]._replace(needs=frozenset({name}))
+    live = plan_evidence(teacher, rule, config.training(0))
 
     def measure(policy: Policy, asked: Sequence[Problem], traces: Sequence[Trace]) -> np.ndarray:
         del policy
-        chains = {problem.name: tables.read_chain(problem.question) for problem in asked}
-        branches = [
-            Branch(tables.prompt(chains[trace.problem], *shown), trace.ids or ())
-            for shown in ((tag,), ())
-            for trace in traces
-        ]
-        found = [row.logp.astype(np.float64) for row in score(teacher, branches)]
-        half = len(traces)
-        return np.concatenate([a - b for a, b in zip(found[:half], found[half:], strict=True)])
+        batch = Batch(
+            problems=list(asked),
+            traces=list(traces),
+            advantage=np.zeros(len(traces)),
+            prompts={problem.name: tuple(teacher.render(problem.question)) for problem in asked},
+            drawn=len(traces),
+            mean_reward=math.nan,
+            undecided=0,
+            uniform_groups=0,
+        )
+        return np.asarray(live.of(teacher, batch, first_key=0)[0][name])
 
     return measure
 
 
-def arms(teacher: Policy) -> dict[str, Arm]:
+def arms(teacher: Policy, config: Config) -> dict[str, Arm]:
     """All arms; the teacher is the policy that training begins with."""
     random = CATALOGUE["sd_grpo"]._replace(assign=random_signs, needs=frozenset({*SHOWN, "key"}))
-    frozen = {name: frozen_shift(teacher, tag) for name, tag in SHOWN.items()}
+    frozen = {name: frozen_shift(teacher, name, config) for name in SHOWN}
     return {
         "uniform": ASSAYED["uniform"],
         "sd_grpo": ASSAYED["sd_grpo"],
@@ -150,15 +169,22 @@ def arms(teacher: Policy) -> dict[str, Arm]:
     }
 
 
-def one_run(config: Config, policy: Policy, name: str, seed: int) -> dict[str, object]:
-    """Train until the end or the collapse; a row."""
-    arm, regime = arms(policy)[name], tables.REGIMES[config.regime]
-    task = problems.planted(
+def task_of(config: Config) -> Task:
+    """Problems: of a regime of the table task, or sums."""
+    if not config.regime:
+        return planted("arithmetic", held_out=config.held_out)
+    regime = tables.REGIMES[config.regime]
+    return planted(
         "tables",
         held_out=config.held_out,
         lookups=regime.lookups,
         filler_mean=regime.filler_mean,
     )
+
+
+def one_run(config: Config, policy: Policy, name: str, seed: int) -> dict[str, object]:
+    """Train until the end or the collapse; a row."""
+    arm, task = arms(policy, config)[name], task_of(config)
     began = time.perf_counter()
     result = train(
         policy,
@@ -184,41 +210,62 @@ def one_run(config: Config, policy: Policy, name: str, seed: int) -> dict[str, o
     return row | {"seconds": time.perf_counter() - began}
 
 
+def below(row: Mapping[str, str], every: int) -> int | None:
+    """Step of the first evaluation from which accuracy stayed below a quarter of its start."""
+    curve = [float(value) for value in row["curve"].split()]
+    high = [place for place, value in enumerate(curve) if value >= LOW * curve[0]]
+    return None if high[-1] == len(curve) - 1 else every * (high[-1] + 1)
+
+
 def collapses(rows: Sequence[dict[str, str]], config: Config) -> Iterator[dict[str, object]]:
     """Runs that collapsed, early and at all, a line an arm; exact 95 % intervals.
 
     The difference is the early rate minus that of `sd_random`, with Newcombe's interval.
     """
-    early, counts = {}, {}
-    for name in config.arms:
-        own = [row for row in rows if row["arm"] == name and int(row["steps"]) == config.steps]
-        steps = [int(row["collapsed"]) for row in own if row["collapsed"] != ""]
-        early[name], counts[name] = sum(step <= EARLY for step in steps), len(own)
+    found = {
+        name: [row for row in rows if row["arm"] == name and int(row["steps"]) == config.steps]
+        for name in config.arms
+    }
+    control = found.get("sd_random", [])
+    for name, own in found.items():
         if not own:
             continue
         line: dict[str, object] = {"arm": name, "steps": config.steps, "runs": len(own)}
-        for when, count in (("early", early[name]), ("ever", len(steps))):
+        for when, count in (("early", _early(own)), ("ever", len(_lost(own)))):
             low, high = proportion_confint(count, len(own), method="beta")
             line |= {when: count, f"{when}_low": low, f"{when}_high": high}
+        fell = [step for row in own if (step := below(row, config.every)) is not None]
+        line |= {"below": len(fell), "below_early": sum(step <= EARLY for step in fell)}
         ends = [float(row["accuracy_end"]) for row in own]
         line |= {"accuracy_start": float(own[0]["accuracy_start"])}
         line |= {"accuracy_end": np.mean(ends), "accuracy_least": min(ends)}
         line |= dict.fromkeys(("difference", "difference_low", "difference_high"), "")
-        if name != "sd_random" and counts.get("sd_random", 0) and name in SIGNS:
-            n, control = len(own), counts["sd_random"]
-            low, high = confint_proportions_2indep(
-                early[name], n, early["sd_random"], control, method="newcomb", compare="diff"
-            )
-            rate = early[name] / n - early["sd_random"] / control
-            line |= {"difference": rate, "difference_low": low, "difference_high": high}
+        if name != "sd_random" and control:
+            line |= _against(own, control)
         yield line
+
+
+def _against(own: Sequence[dict[str, str]], control: Sequence[dict[str, str]]) -> dict[str, object]:
+    """Early rate minus that of the control."""
+    early, other, n, m = _early(own), _early(control), len(own), len(control)
+    low, high = confint_proportions_2indep(early, n, other, m, method="newcomb", compare="diff")
+    return {"difference": early / n - other / m, "difference_low": low, "difference_high": high}
+
+
+def _lost(rows: Sequence[dict[str, str]]) -> list[int]:
+    """Steps at which runs collapsed."""
+    return [int(row["collapsed"]) for row in rows if row["collapsed"] != ""]
+
+
+def _early(rows: Sequence[dict[str, str]]) -> int:
+    return sum(step <= EARLY for step in _lost(rows))
 
 
 def main(config: Config, *, out: Path) -> None:
     """Runs that have no row yet, seed after seed; then the table."""
     torch.set_num_threads(1)
     out.mkdir(parents=True, exist_ok=True)
-    policy, path = load_policy(config.base), out / f"runs_{config.steps}.csv"
+    policy, path = load_policy(config.base), out / f"runs_{config.tag}.csv"
     asked = [(name, seed) for seed in config.seeds for name in config.arms]
     for number, (name, seed) in enumerate(asked, start=1):
         done = {(row["arm"], int(row["seed"])) for row in (read(path) if path.exists() else [])}
@@ -233,7 +280,7 @@ def main(config: Config, *, out: Path) -> None:
             flush=True,
         )
     table = [printed(line) for line in collapses(read(path), config)]
-    written(out / f"table_{config.steps}.csv", table)
+    written(out / f"table_{config.tag}.csv", table)
     for line in table:
         print("  ".join(f"{key} {value}" for key, value in line.items() if value != ""))
 

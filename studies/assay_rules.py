@@ -7,7 +7,8 @@ Sign   credit positive: the update makes the sampled token likelier.
 CSCR takes its threshold from the batch, the 80th percentile of s, as in shared/notes/assay.md.
 `placebo_*` is CSCR, or the contrast, of a pair of letters that tells nothing. `*_tags` are the
 formulas of RLSD, CEPO and GCPO on the shifts of the verdict tags, since the policies of the table
-task cannot be told an answer or a request; they are analogies, not the published rules.
+task cannot be told an answer or a request; they are analogies, not the published rules. So is
+`sibling_example`: the sibling stands as an example before the question, a form never taught.
 
 `oracle_value` has the exact change of value by each token (rule dVx of the notes), with values of
 the policy's own skills, read off its probabilities in right responses at every step anew.
@@ -29,9 +30,10 @@ from tokensense.credit.evidence import Evidence
 from tokensense.credit.optimal import Optw
 from tokensense.credit.shaping import mean_one
 from tokensense.errors import TokensenseError
+from tokensense.models.plan import Branch
 from tokensense.models.policy import Policy
 from tokensense.models.sampler import sample
-from tokensense.models.scorer import evaluation
+from tokensense.models.scorer import evaluation, score
 from tokensense.rollouts.trajectory import Trace
 from tokensense.schema import Kind
 from tokensense.tasks import tables
@@ -213,6 +215,32 @@ def first_error(policy: Policy, problems: Sequence[Problem], traces: Sequence[Tr
     return np.concatenate(found)
 
 
+def sibling_shift(shown: float) -> Measure:
+    """Shift of each token behind an example: the first other response of the group with a reward.
+
+    0 for a rollout whose group lacks another right response or another wrong one.
+    """
+
+    def measure(policy: Policy, problems: Sequence[Problem], traces: Sequence[Trace]) -> np.ndarray:
+        prompts = {name: tables.prompt(chain) for name, chain in _chains(problems).items()}
+        branches = [Branch(prompts[trace.problem], trace.ids or ()) for trace in traces]
+        places, told = [], []
+        for place, trace in enumerate(traces):
+            others = [t for t in traces if t.problem == trace.problem and t.ids != trace.ids]
+            examples = [t.ids or () for t in others if t.reward == shown]
+            if {0.0, 1.0} <= {other.reward for other in others}:
+                own = prompts[trace.problem]
+                places.append(place)
+                told.append(Branch((*own, *examples[0], *own), trace.ids or ()))
+        scores = score(policy, [*branches, *told])
+        found = [np.zeros(len(branch.response)) for branch in branches]
+        for place, with_it in zip(places, scores[len(branches) :], strict=True):
+            found[place] = (with_it.logp - scores[place].logp).astype(np.float64)
+        return np.concatenate(found)
+
+    return measure
+
+
 def _chains(problems: Sequence[Problem]) -> dict[str, tables.Chain]:
     return {problem.name: tables.read_chain(problem.question) for problem in problems}
 
@@ -282,6 +310,10 @@ ARMS: dict[str, Arm] = {
     "rlsd_tags": Arm(_renamed(CATALOGUE["rlsd"], answer_pos="z_pos")),
     "cepo_tags": Arm(_renamed(CATALOGUE["cepo"], answer_pos="z_pos", answer_neg="z_neg")),
     "gcpo_tags": Arm(_renamed(CATALOGUE["gcpo"], negative_prompt="z_neg")),
+    "sibling_example": Arm(
+        CATALOGUE["sibling"],
+        told={"sibling_pos": sibling_shift(1.0), "sibling_neg": sibling_shift(0.0)},
+    ),
     "sd_grpo": Arm(CATALOGUE["sd_grpo"], signed=True),
     "delta": Arm(CATALOGUE["delta"]),
     "optw": Arm(CATALOGUE["optw"]),

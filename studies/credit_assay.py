@@ -77,7 +77,7 @@ class Config:
     judged: tuple[tuple[int, int], ...] = ((0, 2048), (10, 512), (20, 2048), (30, 512), (40, 2048))
     primary: int = 20
     search: tuple[int, ...] = (0, 1, 2)
-    confirm: tuple[int, ...] = tuple(range(100, 112))
+    confirm: tuple[int, ...] = tuple(range(100, 120))
 
     @property
     def tag(self) -> str:

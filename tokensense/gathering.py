@@ -22,7 +22,7 @@ from tokensense.credit.evidence import SUPPLIERS
 from tokensense.errors import StatisticsError
 from tokensense.schema import Kind
 from tokensense.segments import broadcast, segment_sum
-from tokensense.stats.pairs import mean_shifts, pairs_of, terms_of
+from tokensense.stats.pairs import log_means, mean_shifts, pairs_of, terms_of
 from tokensense.stats.sample import Pair, Sample
 
 VERDICT_SHIFTS = ("z_pos", "z_neg")
@@ -165,12 +165,10 @@ def _log_means(
     """Log of the mean of exp(shift) over the pairs that each rollout can use, by side."""
     usable = np.stack([sample.usable(pair) for pair in pairs])
     inside = np.stack([broadcast(row, sample.length) for row in usable])
-    some = inside.any(axis=0)
-    sides = []
-    for side in zip(*((pair.positive, pair.negative) for pair in pairs), strict=True):
-        shifts = np.where(inside, np.stack([sample.shift(c) for c in side]), -np.inf)
-        total = np.logaddexp.reduce(np.where(some, shifts, 0.0), axis=0)
-        sides.append(np.where(some, total - np.log(np.maximum(inside.sum(axis=0), 1)), np.nan))
+    sides = [
+        log_means(np.stack([sample.shift(condition) for condition in side]), inside)
+        for side in zip(*((pair.positive, pair.negative) for pair in pairs), strict=True)
+    ]
     return tuple(sides), np.asarray(usable.any(axis=0))
 
 

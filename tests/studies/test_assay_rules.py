@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from studies import assay_rules as study
 from tokensense.credit import CATALOGUE
@@ -89,6 +90,35 @@ def test_steps_up_to_the_first_error_are_rewarded_and_it_is_punished(batch):
         elif trace.reward == 1:
             assert own.sum() == 3  # look-ups
         first += len(own)
+
+
+def test_a_sibling_stands_as_an_example_before_the_question(policy, batch):
+    problems, traces = batch.problems, batch.traces
+    found = {side: study.sibling_shift(side)(policy, problems, traces) for side in (1.0, 0.0)}
+    bound = np.concatenate([[0], np.cumsum(batch.length)])
+    alone = 0
+    for place, trace in enumerate(traces):
+        others = [t for t in traces if t.problem == trace.problem and t.ids != trace.ids]
+        own = slice(bound[place], bound[place + 1])
+        if {t.reward for t in others} != {0.0, 1.0}:
+            alone += 1
+            assert not found[1.0][own].any()
+            assert not found[0.0][own].any()
+        elif place % 7 == 0:  # plainly, for some
+            prompt = batch.prompts[trace.problem]
+            for side in (1.0, 0.0):
+                first = next(t for t in others if t.reward == side)
+                told = plain(policy, (*prompt, *first.ids, *prompt), trace.ids)
+                shift = told - plain(policy, prompt, trace.ids)
+                np.testing.assert_allclose(found[side][own], shift, atol=1e-4)
+    assert 0 < alone < len(traces)
+
+
+def plain(policy, prompt, response):
+    with torch.no_grad():
+        logits = policy.model(input_ids=torch.tensor([[*prompt, *response]])).logits[0]
+    logp = logits[len(prompt) - 1 : -1].log_softmax(-1)
+    return logp.gather(1, torch.tensor(response)[:, None])[:, 0].numpy()
 
 
 EVIDENCE = Evidence(

@@ -3,6 +3,7 @@ import math
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from scipy.stats import ttest_rel
 
 from studies import assay_figure, assay_tables
@@ -93,10 +94,10 @@ def test_phases_never_meet_in_a_line_and_a_figure_is_made_of_each(tmp_path, caps
     assert "+0.060" in capsys.readouterr().out
 
 
-def test_bands_are_standard_errors_within_what_accuracies_can_be():
-    found = assay_figure.band(np.array([[0.2, 0.98], [0.4, 1.0], [0.6, 1.0]]))
-    error = 0.2 / math.sqrt(3)
-    np.testing.assert_allclose(found[0], [0.4, 0.4 - error, 0.4 + error])
+def test_bands_are_intervals_within_what_accuracies_can_be():
+    found = assay_figure.band(np.array([[0.30, 0.98], [0.35, 1.0], [0.40, 1.0]]))
+    reach = 4.302653 * 0.05 / math.sqrt(3)  # Student, 2 degrees of freedom, 97.5 %
+    np.testing.assert_allclose(found[0], [0.35, 0.35 - reach, 0.35 + reach], rtol=1e-6)
     assert found[1, 2] == 1.0
     assert np.isnan(assay_figure.band(np.array([[0.5]]))[0, 1:]).all()
 
@@ -104,6 +105,21 @@ def test_bands_are_standard_errors_within_what_accuracies_can_be():
 def test_as_many_curves_as_can_be_told_apart():
     rules = ["uniform", *(f"r{i}" for i in range(9)), "delta", "oracle_value"]
     assert assay_figure.chosen(rules) == ["oracle_value", "delta", "r0", "r1", "r2", "r3"]
+
+
+def test_a_rule_looks_the_same_in_all_panels():
+    shown = assay_figure.looks(["uniform", "delta", "oracle_value"])
+    assert list(shown) == ["uniform", "oracle_value", "delta"]
+    figure = Figure()
+    curves, differences, gradients = figure.subplots(1, 3)
+    own = lines(RUNS, signed=False)
+    assay_figure.draw_curves(curves, RUNS, shown)
+    assay_figure.draw_differences(differences, own[1:], shown)
+    numbers = {"difference": "0.1", "difference_low": "0", "difference_high": "0.2"}
+    assay_figure.draw_gradients(gradients, [{"rule": own[1]["rule"], **numbers}], shown)
+    for axes in (curves, differences, gradients):
+        drawn = {line.get_color() for line in axes.lines}
+        assert shown[own[1]["rule"]]["color"] in drawn
 
 
 def test_a_gradient_table_of_another_regime_is_not_shown(tmp_path):

@@ -7,16 +7,28 @@ import torch
 import tokensense as ts
 from tokensense.credit import CATALOGUE
 from tokensense.credit.base import Evidence, by_weight
-from tokensense.errors import SchemaError
+from tokensense.errors import ConditionError, SchemaError
 from tokensense.freezing import freeze
+from tokensense.gathering import gather
+from tokensense.models.policy import Policy, load_policy
+from tokensense.models.scorer import score
 from tokensense.rollouts.trajectory import Imported, assemble
+from tokensense.segments import broadcast
+from tokensense.stats.sample import read_sample
 from tokensense.trainer.batches import collect
-from tokensense.trainer.evidence import AT_HEAD, SUPPLIED, credited, plan_evidence
+from tokensense.trainer.config import TrainConfig
+from tokensense.trainer.evidence import AT_HEAD, SHIFTED, SHIFTS, SUPPLIED, credited, plan_evidence
+from tokensense.trainer.problems import planted
 
 # Not `otb`: before the first uncertain token it divides sums of distances that are all rounding.
 # A store has no proxies of gradients and no ratio.
 STORED = SUPPLIED - AT_HEAD - {"ratio"}
-RULES = sorted(name for name, rule in CATALOGUE.items() if rule.needs <= STORED and name != "otb")
+# These are told in sentences, or show another text; shipped policies read neither.
+SHOWN = SHIFTED - {"z_pos", "z_neg", "placebo_pos", "placebo_neg"}
+RULES = sorted(
+    name for name, rule in CATALOGUE.items() if rule.needs <= STORED - SHOWN and name != "otb"
+)
+GROUPS = 6
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +57,85 @@ def test_what_is_trained_on_is_what_a_store_s_probes_give(policy, batch, stored,
     np.testing.assert_allclose(found.credit, truth["credit"].values, atol=1e-4)
     weight = np.full(found.credit.size, np.nan) if found.weight is None else found.weight
     np.testing.assert_allclose(weight, truth["weight"].values, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def reader():
+    """A policy that is asked in English: it knows digits, `right` and `wrong`, no other word."""
+    made = load_policy("tiny:mixed")
+    return Policy(made.model, made.tokenizer, name="reader", wordings="english")
+
+
+@pytest.fixture(scope="module")
+def shown(reader):
+    """Rollouts with all that can be shown; answers as the policy's words, a full stop apart."""
+    sizes = TrainConfig(problems=GROUPS, group=4, max_new_tokens=64)
+    found = collect(reader, planted("arithmetic", held_out=8), sizes, step=1)
+    told = [
+        replace(problem, answer=f"{number} 2 =", solution="4 + 3 is 7 .")
+        for number, problem in enumerate(found.problems)
+    ]
+    return replace(found, problems=told)
+
+
+@pytest.fixture(scope="module")
+def gathered(reader, shown, tmp_path_factory):
+    """The same evidence from a store, by its own probes."""
+    made = ts.Study(tmp_path_factory.mktemp("store") / "s.zarr")
+    node = assemble(Imported(shown.problems, shown.traces), reader)
+    freeze(made.archive(), node.assign_attrs(sampled_by_digest=reader.digest), append=False)
+    made.probe(reader, sorted({*SHIFTS} - {"placebo"}), frames=2)
+    tokens = made.tokens()
+    rollouts = made.archive().rollouts()
+    return gather(tokens, read_sample(tokens), rollouts=rollouts, needed=frozenset(SHOWN))
+
+
+@pytest.mark.parametrize("name", sorted(SHOWN))
+def test_what_is_shown_in_training_is_what_probes_show(reader, shown, gathered, name):
+    rule = CATALOGUE["uniform"]._replace(needs=frozenset({name}))
+    live = plan_evidence(reader, rule, TrainConfig(frames=2))
+    evidence, usable = live.of(reader, shown, first_key=0)
+    np.testing.assert_array_equal(usable, gathered.usable[name])
+    inside = np.asarray(broadcast(usable, shown.length))
+    found, truth = evidence[name][inside], gathered.arrays[name][inside]
+    np.testing.assert_allclose(found, truth, atol=1e-4)
+    assert inside.sum() > 100
+    assert np.abs(found).mean() > 0.01
+
+
+def test_siblings_are_those_of_the_batch_and_never_oneself(reader, shown):
+    live = plan_evidence(reader, CATALOGUE["sibling"], TrainConfig())
+    evidence, usable = live.of(reader, shown, first_key=0)
+    some = []
+    texts = np.array([trace.text for trace in shown.traces])
+    for group, own in zip(np.split(shown.reward, GROUPS), np.split(texts, GROUPS), strict=True):
+        sides = [list(dict.fromkeys(own[group == side]))[:2] for side in (1, 0)]
+        # A place counts where both its sides are there and neither is the response itself.
+        places = list(zip(*sides, strict=False))
+        some += [any(text not in place for place in places) for text in own]
+    assert usable.tolist() == some
+    assert set(some) == {True, False}
+    inside = np.asarray(broadcast(usable, shown.length))
+    np.testing.assert_array_equal(np.isfinite(evidence.sibling_pos), inside)
+
+
+def test_only_what_the_rule_reads_is_scored(reader, shown, monkeypatch):
+    asked = []
+
+    def counted(policy, branches, **settings):
+        asked.append(len(branches))
+        return score(policy, branches, **settings)
+
+    monkeypatch.setattr("tokensense.trainer.evidence.score", counted)
+    for rule, conditions in (("rlsd", 1), ("cepo", 2), ("gcpo", 1)):
+        live = plan_evidence(reader, CATALOGUE[rule], TrainConfig())
+        _, usable = live.of(reader, shown, first_key=0)
+        assert asked.pop() == len(shown.traces) + conditions * usable.sum()
+
+
+def test_a_policy_that_knows_tags_alone_is_refused_what_is_told_in_english(policy, config):
+    with pytest.raises(ConditionError, match="`sibling` needs a policy that reads English"):
+        plan_evidence(policy, CATALOGUE["sibling"], config)
 
 
 def test_nothing_is_scored_for_a_rule_that_reads_nothing(policy, batch, config):

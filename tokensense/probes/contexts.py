@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
-from jaxtyping import Int8, Int32, Int64
+from jaxtyping import Float, Int8, Int32, Int64
 
 from tokensense.errors import ConditionError, PolicyError, StoreError
 from tokensense.probes.answers import wrong_answer
@@ -115,17 +115,42 @@ def read_problems(rollouts: xr.Dataset, encoder: Encoder) -> Problems:
                 "traces again, or load the policy that they were imported with."
             )
         answer = answers[problem] if known[problem] and answers[problem].strip() else None
-        failed = [texts[i] for i in range(start, end) if reward[i] == 0]
-        passed = [texts[i] for i in range(start, end) if reward[i] == 1]
+        wrong, siblings = of_group(answer, texts[start:end], reward[start:end], encoder=encoder)
         found.names.append(names[problem])
         found.questions.append(questions[problem])
         found.answers.append(answer)
-        found.wrong_answers.append(answer and wrong_answer(answer, failed, encoder=encoder))
+        found.wrong_answers.append(wrong)
         found.solutions.append(solutions[problem] if solved[problem] else None)
-        found.siblings.append({**_numbered("right", passed), **_numbered("wrong", failed)})
+        found.siblings.append(siblings)
         found.bases.append(prompts[problem])
         found.groups.append((start, end))
     return found
+
+
+def of_group(
+    answer: str | None,
+    texts: Sequence[str],
+    reward: Float[np.ndarray, " rollout"],
+    *,
+    encoder: Encoder,
+) -> tuple[str | None, dict[str, str]]:
+    """What the responses to one problem give to be shown: a wrong answer, and siblings.
+
+    Args:
+        answer: the reference answer, None where none is known.
+        texts: of the responses.
+        reward: of each; 1 right, 0 wrong, all else is not shown.
+        encoder: counts tokens.
+
+    Returns:
+        `wrong_answers` and `siblings` of `Problems`, of this problem.
+    """
+    sides = {
+        side: [text for text, own in zip(texts, reward, strict=True) if own == wanted]
+        for side, wanted in (("right", 1), ("wrong", 0))
+    }
+    other = None if answer is None else wrong_answer(answer, sides["wrong"], encoder=encoder)
+    return other, {**_numbered("right", sides["right"]), **_numbered("wrong", sides["wrong"])}
 
 
 def prompts(

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from tokensense.errors import SchemaError, StatisticsError
 from tokensense.schema import NEGATIVE, NO_LEVEL, POSITIVE, VERDICT
@@ -134,6 +134,21 @@ def mean_shifts(
     sides = zip(*((pair.positive, pair.negative) for pair in pairs), strict=True)
     positive, negative = (np.mean([sample.shift(c) for c in side], axis=0) for side in sides)
     return positive, negative
+
+
+def log_means(
+    shift: Float[np.ndarray, "pair token"], inside: Bool[np.ndarray, "pair token"]
+) -> Float[np.ndarray, " token"]:
+    """Log of the mean of exp(shift) over the pairs that each token may use, nats; NaN for none.
+
+    Args:
+        shift: under one side of each pair, nats; NaN where it may not be used.
+        inside: where it may.
+    """
+    some = inside.any(axis=0)
+    used = np.where(inside, shift, -np.inf)
+    total = np.logaddexp.reduce(np.where(some, used, 0.0), axis=0)
+    return np.asarray(np.where(some, total - np.log(np.maximum(inside.sum(axis=0), 1)), np.nan))
 
 
 def _same_frames(

@@ -1,6 +1,6 @@
 """What a credit rule reads, measured on the rollouts that have just been sampled.
 
-Reads  a policy and a batch; the conditions of the probes `opposed` and `placebo`.
+Reads  a policy and a batch; the conditions of the probes in SHIFTS.
 Gives  Live, `plan_evidence`, made once a run; `Live.of` gives the Evidence of a batch; `credited`,
        its credit.
 Sign   shifts: positive, the condition makes the sampled token likelier. Credit as the advantage.
@@ -8,13 +8,15 @@ Sign   shifts: positive, the condition makes the sampled token likelier. Credit 
 The same conditions, prompts, comparability verdicts and scorer as in a probe, so that a rule reads
 in training what it reads from a store. A rollout that may not be compared under a condition that
 the rule reads keeps its plain advantage, and is counted. Placebo shifts are of one family, the
-first by name, as in `assignment`.
+first by name, and those under siblings log-means of exp, as in `gathering`. Siblings and wrong
+answers are those of the batch, so that they follow the policy as it learns.
 
 Base and conditions are scored together, so that a prompt's beginning is fed once for all of them.
 
 Source: design sections 6 and 8.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -34,23 +36,33 @@ from tokensense.models.scorer import Scores, score
 from tokensense.probes import CATALOGUE
 from tokensense.probes.comparability import limits
 from tokensense.probes.conditions import Condition
-from tokensense.probes.contexts import Problems, prompts, survey
+from tokensense.probes.contexts import Problems, of_group, prompts, survey
 from tokensense.probes.proxies import head_view
-from tokensense.schema import NO_STEP, POSITIVE, Comparability
+from tokensense.rollouts.trajectory import Encoder
+from tokensense.schema import NEGATIVE, NO_LEVEL, NO_STEP, POSITIVE, Comparability
 from tokensense.segments import broadcast, offsets
+from tokensense.stats.pairs import log_means
 from tokensense.trainer.batches import Batch
 from tokensense.trainer.config import TrainConfig
 from tokensense.trainer.problems import Measure
 
 Token = Float64[np.ndarray, " token"]
 BASE_EVIDENCE = frozenset({"logp", "entropy", "distance"})
-# Probe -> what its two levels are called as evidence.
-SHIFTS = {"opposed": ("z_pos", "z_neg"), "placebo": ("placebo_pos", "placebo_neg")}
+# Probe -> evidence -> the level whose shift it is. "": no rule reads it, but its pair needs it.
+SHIFTS = {
+    "opposed": {"z_pos": POSITIVE, "z_neg": NEGATIVE},
+    "placebo": {"placebo_pos": POSITIVE, "placebo_neg": NEGATIVE},
+    "answer": {"answer_pos": POSITIVE, "answer_neg": NEGATIVE},
+    "negative_prompt": {"": POSITIVE, "negative_prompt": NEGATIVE},
+    "sibling": {"sibling_pos": POSITIVE, "sibling_neg": NEGATIVE},
+    "reference": {"reference": NO_LEVEL},
+}
+SIBLINGS = frozenset(SHIFTS["sibling"])
 # Known of a rollout without a model.
 KNOWN = frozenset({"key", "group", "reward", "token_id", "step"})
 # Vectors of each token, seen at the head.
 AT_HEAD = frozenset({"row_gradient", "hidden_gradient"})
-SHIFTED = frozenset(name for names in SHIFTS.values() for name in names)
+SHIFTED = frozenset(name for names in SHIFTS.values() for name in names) - {""}
 # `ratio` only where there is one update a step: it is then 1.
 SUPPLIED = BASE_EVIDENCE | KNOWN | AT_HEAD | SHIFTED | {"ratio"}
 
@@ -127,7 +139,8 @@ class Live:
     ) -> tuple[dict[str, Token], Bool[np.ndarray, " rollout"]]:
         """Statistics under base and mean shifts of every token."""
         asked = [condition for group in self.conditions.values() for condition in group]
-        places, branches, comparable = _branches(policy, batch, asked)
+        read = [name in self.needs for name, group in self.conditions.items() for _ in group]
+        places, branches, comparable = _branches(policy, batch, asked, read=read)
         scores = score(
             policy,
             [*batch.branches, *branches],
@@ -135,17 +148,36 @@ class Live:
             tokens_per_row=self.tokens_per_row,
         )
         base, rest = scores[: len(batch.traces)], scores[len(batch.traces) :]
-        found = _base_evidence(base)
         bound = offsets(batch.length).tolist()
         shift = np.full((len(asked), bound[-1]), np.nan)
         for (condition, rollout), told in zip(places, rest, strict=True):
             own = slice(bound[rollout], bound[rollout + 1])
             shift[condition, own] = told.logp - base[rollout].logp
-        first = 0
-        for name, group in self.conditions.items():
-            found[name] = shift[first : first + len(group)].mean(axis=0)
-            first += len(group)
-        return found, np.asarray(comparable.all(axis=0))
+        means, usable = self._means(shift, comparable, batch.length)
+        return _base_evidence(base) | means, usable
+
+    def _means(
+        self,
+        shift: Float64[np.ndarray, "condition token"],
+        comparable: Bool[np.ndarray, "condition rollout"],
+        length: Int64[np.ndarray, " rollout"],
+    ) -> tuple[dict[str, Token], Bool[np.ndarray, " rollout"]]:
+        """Shifts by their names, and the rollouts that may be compared under all of them."""
+        sizes = np.array([len(group) for group in self.conditions.values()], np.int64)
+        rows = dict(zip(self.conditions, pairwise(offsets(sizes).tolist()), strict=True))
+        plain = [slice(*ends) for name, ends in rows.items() if name not in SIBLINGS]
+        usable = np.logical_and.reduce(
+            [np.ones(length.size, dtype=bool), *(comparable[own].all(axis=0) for own in plain)]
+        )
+        shown = [comparable[slice(*rows[name])] for name in sorted(SIBLINGS & set(rows))]
+        pairs = np.logical_and.reduce(shown) if shown else np.ones((1, length.size), dtype=bool)
+        inside = np.stack([np.asarray(broadcast(pair, length)) for pair in pairs])
+        own = {name: shift[slice(*ends)] for name, ends in rows.items() if name in self.needs}
+        found = {
+            name: log_means(part, inside) if name in SIBLINGS else part.mean(axis=0)
+            for name, part in own.items()
+        }
+        return found, np.asarray(usable & pairs.any(axis=0))
 
 
 def plan_evidence(
@@ -180,14 +212,14 @@ def plan_evidence(
             f"{config.epochs} x {config.updates}. Set `epochs` and `updates` to 1."
         )
     conditions: dict[str, tuple[Condition, ...]] = {}
-    for probe, names in SHIFTS.items():
-        if not (rule.needs - set(own)) & set(names):
+    for probe, levels in SHIFTS.items():
+        if not (rule.needs - set(own)) & set(levels):
             continue
         made = CATALOGUE[probe](policy, frames=config.frames, wordings=config.wordings)
         family = min(condition.family for condition in made)
         chosen = [condition for condition in made if condition.family == family]
-        for name, is_positive in zip(names, (True, False), strict=True):
-            conditions[name] = tuple(c for c in chosen if (c.level == POSITIVE) == is_positive)
+        for name, level in levels.items():
+            conditions[name] = tuple(c for c in chosen if c.level == level)
     return Live(rule.needs, conditions, own, config.temperature, config.tokens_per_row)
 
 
@@ -258,12 +290,12 @@ def _base_evidence(base: Sequence[Scores]) -> dict[str, Token]:
 
 
 def _branches(
-    policy: Policy, batch: Batch, conditions: Sequence[Condition]
+    policy: Policy, batch: Batch, conditions: Sequence[Condition], *, read: Sequence[bool]
 ) -> tuple[list[tuple[int, int]], list[Branch], Bool[np.ndarray, "condition rollout"]]:
-    """(condition, rollout) and branch of all that may be compared, and which those are."""
+    """(condition, rollout) and branch of all that is read and may be, and what may be compared."""
     if not conditions:
-        return [], [], np.ones((1, len(batch.traces)), dtype=bool)
-    problems = _problems(batch)
+        return [], [], np.ones((0, len(batch.traces)), dtype=bool)
+    problems = _problems(batch, policy)
     found = survey(
         problems, conditions, encoder=policy, limits=limits(policy, bos_id=policy.bos_id)
     )
@@ -273,29 +305,38 @@ def _branches(
         asked = prompts(problems, index, conditions, encoder=policy)
         for rollout in range(start, end):
             for place, prompt in enumerate(asked):
-                if comparable[place, rollout]:
+                if read[place] and comparable[place, rollout]:
                     places.append((place, rollout))
                     branches.append(Branch(prompt.ids, problems.responses[rollout]))
     return places, branches, comparable
 
 
-def _problems(batch: Batch) -> Problems:
-    """The batch as probes see a store. No condition here shows an answer or another response."""
-    counts = [0] * len(batch.problems)
-    place = {problem.name: index for index, problem in enumerate(batch.problems)}
-    for trace in batch.traces:
-        counts[place[trace.problem]] += 1
-    edges: Int64[np.ndarray, " edge"] = np.cumsum([0, *counts])
-    size = len(batch.problems)
-    return Problems(
+def _problems(batch: Batch, encoder: Encoder) -> Problems:
+    """The batch as probes see a store."""
+    counts = Counter(trace.problem for trace in batch.traces)
+    sizes = np.array([counts[problem.name] for problem in batch.problems], np.int64)
+    groups = [(int(a), int(b)) for a, b in pairwise(offsets(sizes))]
+    # What the ids decode to, end token too, as a store has it: a trace's own text is without.
+    texts = [
+        b"".join(encoder.token_bytes(token) for token in trace.ids or ()).decode("utf-8", "replace")
+        for trace in batch.traces
+    ]
+    found = Problems(
         names=[problem.name for problem in batch.problems],
         questions=[problem.question for problem in batch.problems],
-        answers=[None] * size,
-        wrong_answers=[None] * size,
-        solutions=[None] * size,
-        siblings=[{}] * size,
+        answers=[p.answer if (p.answer or "").strip() else None for p in batch.problems],
+        wrong_answers=[],
+        solutions=[problem.solution for problem in batch.problems],
+        siblings=[],
         bases=[batch.prompts[problem.name] for problem in batch.problems],
-        groups=[(int(a), int(b)) for a, b in pairwise(edges)],
+        groups=groups,
         responses=[branch.response for branch in batch.branches],
-        texts=[trace.text for trace in batch.traces],
+        texts=texts,
     )
+    for answer, (start, end) in zip(found.answers, groups, strict=True):
+        wrong, siblings = of_group(
+            answer, texts[start:end], batch.reward[start:end], encoder=encoder
+        )
+        found.wrong_answers.append(wrong)
+        found.siblings.append(siblings)
+    return found
