@@ -14,8 +14,8 @@ it does at share 0 is its false alarms: a diagnostic that fires there has no lim
 the training data, not of what a policy has learned; its card says how often it does as told.
 
 Policies that are there are not trained again, and lines of other rules (digest) are not added up:
-a run that is stopped goes on. Training takes about 5 minutes a policy on a free core, a study half
-a minute.
+a run that is stopped goes on, round by round over all shares. Training takes about 5 minutes a
+policy on a free core, a study half a minute.
 
 Source   `statistics.md` of the project's notes, runner-up of its three measurements.
 """
@@ -28,6 +28,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -223,19 +224,32 @@ def known(out: Path) -> list[dict[str, str]]:
         return [row for row in csv.DictReader(file) if row["rules"] == digest()]
 
 
-def main(config: Config, *, out: Path, policies: Path | None = None) -> None:
-    """Train what is not trained, study what is not studied, add up; resumes."""
+def main(
+    config: Config,
+    *,
+    out: Path,
+    policies: Path | None = None,
+    shares: Sequence[float] | None = None,
+) -> None:
+    """Train what is not trained, study what is not studied, add up; resumes.
+
+    Args:
+        config: the whole ladder.
+        out: folder of lines and tables.
+        policies: folder of policies; below `out` by default.
+        shares: of this run, all by default: several runs add to one ladder.
+    """
     out.mkdir(parents=True, exist_ok=True)
     done = {(row["share"], row["seed"], row["number"]) for row in known(out)}
-    for seed in config.seeds:
-        for share in config.shares:
-            folder = policy_folder(share, seed, config, root=policies or out / "policies")
-            for number in range(config.studies):
-                if tuple(str(value) for value in key(share, seed, number).values()) in done:
-                    continue
-                found = line(folder, share, seed, number, config)
-                written(out / LINES, [found], add=True)
-                print(f"share {share:g}, seed {seed}, {number}: {found['word']}", flush=True)
+    for seed, number, share in product(
+        config.seeds, range(config.studies), shares or config.shares
+    ):
+        if tuple(str(value) for value in key(share, seed, number).values()) in done:
+            continue
+        folder = policy_folder(share, seed, config, root=policies or out / "policies")
+        found = line(folder, share, seed, number, config)
+        written(out / LINES, [found], add=True)
+        print(f"share {share:g}, seed {seed}, {number}: {found['word']}", flush=True)
     table = shares_table(known(out))
     found_limits = limits_table(table)
     written(out / TABLE, table)
@@ -248,6 +262,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("runs/detection_limit"))
     parser.add_argument("--policies", type=Path, help="folder of policies; below --out by default")
+    parser.add_argument("--shares", type=float, nargs="+", help="of this run; all by default")
     parser.add_argument("--tiny", action="store_true", help="two policies of 20 steps")
     given = parser.parse_args()
     try:
@@ -255,6 +270,7 @@ if __name__ == "__main__":
             TINY if given.tiny else Config(),
             out=given.out,
             policies=given.policies,
+            shares=given.shares,
         )
     except TokensenseError as error:
         sys.exit(f"detection_limit: {error}")

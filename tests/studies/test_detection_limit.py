@@ -94,13 +94,15 @@ def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(study, "line", line)
     monkeypatch.setattr(study.build_tiny_policy, "main", train)
     study.main(config, out=tmp_path, policies=tmp_path / "p")
-    assert asked == [(0.0, 0), (0.0, 1), (1.0, 0), (1.0, 1)]
+    assert asked == [(0.0, 0), (1.0, 0), (0.0, 1), (1.0, 1)]  # a round over all shares first
     assert trained == [(0.0, 0.0, 701, 20, 16), (1.0, 0.0, 701, 20, 16)]
     kept = (tmp_path / study.LINES).read_text().splitlines(keepends=True)[:-1]
     (tmp_path / study.LINES).write_text("".join(kept))
     study.main(config, out=tmp_path, policies=tmp_path / "p")
     assert asked[4:] == [(1.0, 1)]
     assert len(trained) == 2
+    study.main(config, out=tmp_path / "part", policies=tmp_path / "p", shares=[1.0])
+    assert asked[5:] == [(1.0, 0), (1.0, 1)]
     with (tmp_path / study.TABLE).open() as file:
         assert {r["studies"] for r in csv.DictReader(file)} == {"2"}
 
