@@ -71,6 +71,7 @@ def learning_values(
         StoreError: there is no base, another policy made it, or the store cannot be written.
         StatisticsError: a half has no group with right and wrong responses.
         PolicyError: a rollout cannot be scored by the policy.
+        SchemaError: `advantage` is not known.
     """
     require_member("advantage", advantage, ADVANTAGES)
     archive = study.archive()
