@@ -14,6 +14,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedFormatter, FixedLocator
 
@@ -54,7 +55,7 @@ def draw_matrix(
         limit: value of the deepest color.
         text: of a number, at most as wide as WIDEST.
         labels: of rows and of columns.
-        width: of a cell, inches: numbers are written where they fit.
+        width: of a cell, inches: numbers are written where they fit, daggers always.
     """
     estimate, low, high = (shown[name].values for name in ("estimate", "low", "high"))
     methods = shown["method"].values
@@ -78,11 +79,12 @@ def draw_matrix(
                 linewidth=0.4,
             )
         )
-        if fits:
+        mark = DAGGER * (not bounded and not exact and abs(value) > ROUNDING)
+        if fits or mark:
             axes.text(
                 column,
                 row,
-                text(value) + DAGGER * (not bounded and not exact and abs(value) > ROUNDING),
+                text(value) * fits + mark,
                 ha="center",
                 va="center_baseline",
                 size=SMALLEST_TYPE,
@@ -102,7 +104,7 @@ def draw_matrix(
 
 
 def draw_key(axes: Axes, *, low: str, high: str, neither: str, note: str) -> None:
-    """Say in a line above a matrix what its colors mean.
+    """Say in a line above a matrix what its colors mean, and its daggers where it has any.
 
     Args:
         axes: of the matrix.
@@ -120,10 +122,12 @@ def draw_key(axes: Axes, *, low: str, high: str, neither: str, note: str) -> Non
         Rectangle((0, 0), 1, 1, facecolor="white", edgecolor="#9a9a9a", linewidth=0.4,
                   label=neither)
     )  # fmt: skip
+    if any(DAGGER in cell.get_text() for cell in axes.texts):
+        handles.append(Line2D([], [], linestyle="", label=f"{DAGGER} no interval"))
     axes.figure.legend(
         handles=handles,
         loc="outside upper center",
-        ncols=3,
+        ncols=len(handles),
         borderaxespad=0.2,
         columnspacing=1.0,
         handletextpad=0.4,
