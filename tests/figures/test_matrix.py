@@ -16,9 +16,10 @@ def matrix(low, high):
     estimate = np.array([[0.5, -0.5, np.nan]])
     ends = {"low": [[0.4, low, np.nan]], "high": [[0.6, high, np.nan]]}
     names = np.full((1, 3), "bootstrap")
-    return xr.Dataset({"estimate": (("row", "column"), estimate)}
-                      | {name: (("row", "column"), np.array(values)) for name, values in ends.items()}
-                      | {"method": (("row", "column"), names)})  # fmt: skip
+    values = {"estimate": estimate} | {name: np.array(own) for name, own in ends.items()}
+    return xr.Dataset(
+        {name: (("row", "column"), own) for name, own in (values | {"method": names}).items()}
+    )
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
