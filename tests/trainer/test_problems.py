@@ -26,6 +26,15 @@ def test_draws_follow_from_the_seed_and_never_meet_what_is_held_out():
     assert len(held | {q for some in drawn for q in some}) > 75
 
 
+def test_problems_of_one_draw_have_names_of_their_own():
+    # Most sums of one operator between small numbers are held out, so that draws are topped up.
+    task = planted("arithmetic", held_out=400, operations=(1, 1))
+    problems = task.draw(40, 5)
+    assert len({problem.question for problem in problems}) == 40
+    assert len({problem.name for problem in problems}) == 40
+    assert any("~" in problem.name for problem in problems)
+
+
 def test_too_few_questions_are_said_to_be_too_few():
     task = planted("tables", held_out=75, **SMALL)
     with pytest.raises(SchemaError, match=r"needs 6 problems; 5 were found outside the 75 held"):

@@ -12,6 +12,7 @@ Source: own work.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
@@ -164,12 +165,17 @@ def _others(
     seed: int,
     sizes: dict[str, object],
 ) -> list[Problem]:
-    """Problems of distinct questions outside the held-out ones."""
+    """Problems of distinct questions and names outside the held-out ones."""
     found: dict[str, Problem] = {}
-    for more in np.random.SeedSequence(seed).generate_state(MOST_DRAWS, np.uint64).tolist():
+    seeds = np.random.SeedSequence(seed).generate_state(MOST_DRAWS, np.uint64).tolist()
+    for number, more in enumerate(seeds):
         for problem in task.problems(count, int(more), **sizes):
-            if problem.question not in held_out and len(found) < count:
-                found.setdefault(problem.question, problem)
+            if problem.question in held_out or problem.question in found or len(found) == count:
+                continue
+            # Each draw may number its problems from 0: names must still tell them apart.
+            taken = any(other.name == problem.name for other in found.values())
+            own = replace(problem, name=f"{problem.name}~{number}") if taken else problem
+            found[problem.question] = own
         if len(found) == count:
             return list(found.values())
     raise SchemaError(
