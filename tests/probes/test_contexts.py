@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tests.builders import BOS, ByteEncoder, problems, traces
+from tests.builders import BOS, END, ByteEncoder, problems, traces
 from tokensense.errors import ConditionError, PolicyError, StoreError
 from tokensense.probes import CATALOGUE
 from tokensense.probes.comparability import limits
@@ -61,6 +61,20 @@ def test_siblings_are_the_first_two_different_right_and_wrong_texts():
     ]
     found = read_problems(node([Problem("p", "?", "1")], given), ByteEncoder())
     assert found.siblings == [{"right_1": "a", "right_2": "c", "wrong_1": "b"}]
+
+
+def test_the_special_tokens_that_end_a_response_are_not_shown():
+    ids = [*b"It is 4.", END]
+    given = [
+        Trace("p", "a", "", ids=tuple(ids), reward=1.0),
+        Trace("p", "b", "", ids=(END, *ids, END), reward=0.0),
+        Trace("p", "c", "", ids=(END,), reward=0.0),
+    ]
+    encoder = ByteEncoder()
+    found = read_problems(node([Problem("p", "?", "4")], given), encoder)
+    assert found.texts == ["It is 4.", "<end>It is 4.", ""]
+    assert found.responses[0] == tuple(ids)  # scored as it is
+    assert found.siblings == [{"right_1": "It is 4.", "wrong_1": "<end>It is 4."}]
 
 
 @pytest.mark.parametrize("answer", [None, "", "  "])

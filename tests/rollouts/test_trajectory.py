@@ -45,6 +45,9 @@ class TrainedEncoder(ByteEncoder):
     def token_bytes(self, token_id):
         return bytes(self.byte_of[c] for c in self.tokenizer.id_to_token(token_id))
 
+    def plain_text(self, ids):
+        return b"".join(map(self.token_bytes, ids)).decode("utf-8", "replace")
+
     def encode_with_offsets(self, text):
         encoding = self.tokenizer.encode(text)
         return encoding.ids, encoding.offsets

@@ -41,7 +41,8 @@ class Problems(NamedTuple):
         bases: ids of the base prompts.
         groups: the rollouts [start, end) of each problem.
         responses: token ids of every rollout of the store.
-        texts: text of every rollout of the store.
+        texts: text of every rollout of the store, without the special tokens that end it: shown
+            to a policy, they would end the turn that shows it.
     """
 
     names: list[str]
@@ -103,9 +104,13 @@ def read_problems(rollouts: xr.Dataset, encoder: Encoder) -> Problems:
     has = "solution" in rollouts
     solutions = text_of(rollouts, "solution") if has else questions
     solved = np.asarray(rollouts["solution"]) != NO_TEXT if has else np.zeros(len(questions), bool)
-    texts = [raw.decode("utf-8", "replace") for raw in response_texts(rollouts)]
+    responses = _split(rollouts, "token_id", "length")
+    texts = [
+        _spoken(raw, ids, encoder)
+        for raw, ids in zip(response_texts(rollouts), responses, strict=True)
+    ]
     reward = np.asarray(rollouts["reward"])
-    found = Problems([], [], [], [], [], [], [], [], _split(rollouts, "token_id", "length"), texts)
+    found = Problems([], [], [], [], [], [], [], [], responses, texts)
     prompts = _split(rollouts, "prompt_id", "prompt_length")
     for problem, start, end in _groups(np.asarray(rollouts["problem_of"])):
         if prompts[problem] != tuple(encoder.render(questions[problem])):
@@ -227,6 +232,15 @@ def survey(
     scorable = ~np.isin(comparability, UNSCORED) & (lengths > 0)
     longest = np.where(scorable, prompt_lengths + lengths - 1, 0).max(axis=0)
     return Survey(comparability, inserted, scorable.sum(axis=0) * lengths, longest)
+
+
+def _spoken(raw: bytes, ids: Ids, encoder: Encoder) -> str:
+    """Text of a response, its bytes less those of the special tokens at the end."""
+    for token in reversed(ids):
+        if encoder.plain_text([token]):
+            break
+        raw = raw[: len(raw) - len(encoder.token_bytes(token))]
+    return raw.decode("utf-8", "replace")
 
 
 def _numbered(side: str, texts: Sequence[str]) -> dict[str, str]:

@@ -16,9 +16,9 @@ change between two renderings: trl#6361, verl#6854.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 from tokensense.errors import PolicyError
 from tokensense.rollouts.trajectory import Encoder, Imported, Trace
@@ -28,15 +28,6 @@ MARKS = ("QUESTION", "7", "9")
 SAME_IDS = "same ids"
 SAME_TEXT = "same text"
 OTHER = "another context"
-
-
-@runtime_checkable
-class Reader(Encoder, Protocol):
-    """An Encoder that also reads ids as trainers print them."""
-
-    def plain_text(self, ids: Sequence[int]) -> str:
-        """Text of ids without their special tokens."""
-        ...
 
 
 class Drift(NamedTuple):
@@ -55,7 +46,7 @@ class Drift(NamedTuple):
     tokens_changed: int
 
 
-def recover(imported: Imported, reader: Reader) -> tuple[Imported, dict[str, int]]:
+def recover(imported: Imported, reader: Encoder) -> tuple[Imported, dict[str, int]]:
     """Put the question in the place of each prompt that has one inside.
 
     Args:
@@ -134,7 +125,7 @@ class _Frame(NamedTuple):
         return text[len(self.before) : len(text) - len(self.after)]
 
 
-def _frame(reader: Reader) -> _Frame:
+def _frame(reader: Encoder) -> _Frame:
     for mark in MARKS:
         text = reader.plain_text(reader.render(mark))
         if text.count(mark) == 1:
@@ -144,7 +135,7 @@ def _frame(reader: Reader) -> _Frame:
 
 
 def _question(
-    prompt: tuple[int, ...] | str, reader: Reader, frame: _Frame, name: str
+    prompt: tuple[int, ...] | str, reader: Encoder, frame: _Frame, name: str
 ) -> tuple[str, str]:
     """The question of a prompt, and how well this policy renders the prompt from it."""
     if isinstance(prompt, str):
@@ -160,7 +151,7 @@ def _question(
     return text, OTHER
 
 
-def _match(prompt: tuple[int, ...] | str, rendered: list[int], reader: Reader) -> str:
+def _match(prompt: tuple[int, ...] | str, rendered: list[int], reader: Encoder) -> str:
     if isinstance(prompt, str):
         return SAME_TEXT if reader.plain_text(rendered) == prompt else OTHER
     if rendered == list(prompt):
@@ -169,7 +160,7 @@ def _match(prompt: tuple[int, ...] | str, rendered: list[int], reader: Reader) -
     return SAME_TEXT if given == again else OTHER
 
 
-def _require_known(prompt: tuple[int, ...], reader: Reader, name: str) -> None:
+def _require_known(prompt: tuple[int, ...], reader: Encoder, name: str) -> None:
     try:
         for token in prompt:
             reader.token_bytes(token)

@@ -76,6 +76,10 @@ class Encoder(Protocol):
         """The exact bytes that the token stands for; a special token's bytes are its text."""
         ...
 
+    def plain_text(self, ids: Sequence[int]) -> str:
+        """Text of ids without their special tokens, as trainers print it."""
+        ...
+
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Ids of `text` and the characters [start, end) that each stands for."""
         ...

@@ -316,11 +316,7 @@ def _problems(batch: Batch, encoder: Encoder) -> Problems:
     counts = Counter(trace.problem for trace in batch.traces)
     sizes = np.array([counts[problem.name] for problem in batch.problems], np.int64)
     groups = [(int(a), int(b)) for a, b in pairwise(offsets(sizes))]
-    # What the ids decode to, end token too, as a store has it: a trace's own text is without.
-    texts = [
-        b"".join(encoder.token_bytes(token) for token in trace.ids or ()).decode("utf-8", "replace")
-        for trace in batch.traces
-    ]
+    texts = [trace.text for trace in batch.traces]
     found = Problems(
         names=[problem.name for problem in batch.problems],
         questions=[problem.question for problem in batch.problems],
