@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import xarray as xr
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.lines import Line2D
@@ -113,7 +114,7 @@ def draw_key(axes: Axes, *, low: str, high: str, neither: str, note: str) -> Non
         neither: what an interval with zero in it says.
         note: what the numbers rest on; stands above the key.
     """
-    handles = [
+    handles: list[Artist] = [
         Rectangle((0, 0), 1, 1, facecolor=diverging()(at), edgecolor="#9a9a9a", linewidth=0.4,
                   label=name)
         for at, name in ((0.0, low), (1.0, high))
