@@ -9,13 +9,14 @@ analyzed under verdicts, four placebo families (all they know) and neutral words
 that other studies have probed (`placebo_bank`, `first_shifts`, `own_samples`) are analyzed beside.
 
 Writes decision.csv (a line a store and endpoint), triples.csv (descriptions: verdict, placebo,
-difference) and page.md, the same in plain words. Each tiny policy takes some minutes of one core; a
-run that is stopped goes on where it was.
+difference), claims.csv (rows 1, 4, 5, 7, 8 of the ledger, see `shift_claims`), decision.png, the
+figures of each store, and page.md: all in plain words, with what would change them. Each tiny
+policy takes some minutes of one core; a run that is stopped goes on where it was.
 """
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,10 @@ import pandas as pd
 import xarray as xr
 
 import tokensense as ts
+from studies.shift_claims import Finding, findings
+from studies.shift_page import draw, page
 from tokensense.errors import TokensenseError
+from tokensense.stats.claims import judge, read_claims
 
 TAUGHT = {
     "truthful": "the word told whether the solution was right",
@@ -64,7 +68,10 @@ TINY = Config(problems=24, group=4, families=3, resamples=500)
 
 
 def diagnosed(study: ts.Study, config: Config) -> Mapping[str, xr.Dataset]:
-    """Analyze a store, once."""
+    """Analyze a store; results of as many resamples, of whatever seed, are taken as they are."""
+    found = study.results()
+    if "decision" in found and found["decision"].attrs["resamples"] == config.resamples:
+        return found
     return ts.analyze(study, resamples=config.resamples, seed=config.seed)
 
 
@@ -99,31 +106,34 @@ def triple_lines(name: str, results: Mapping[str, xr.Dataset]) -> pd.DataFrame:
     return table
 
 
-def page(decisions: pd.DataFrame, said: Mapping[str, tuple[str, str]]) -> str:
-    """The decisions in plain words."""
+def claim_lines(name: str, found: Mapping[int, Finding]) -> pd.DataFrame:
+    """A line a row of the claims ledger."""
+    rows = read_claims()
     lines = [
-        "# What shifts under verdicts say",
-        "",
-        "Words by thresholds that were fixed before any run (`tokensense.stats.decision`). 95 %",
-        "intervals over problem texts; the statements use 90 % intervals where a band is an",
-        "equivalence band. An endpoint that could not be estimated says why.",
-        "",
+        {
+            "store": name,
+            "row": row,
+            "estimate": one.estimate,
+            "low": one.low,
+            "high": one.high,
+            "level": rows[row].level,
+            "verdict": judge(rows[row], low=one.low, high=one.high),
+            "n": one.n,
+        }
+        for row, one in sorted(found.items())
     ]
-    for name, own in decisions.groupby("store", sort=False):
-        statement, truth = said[str(name)]
-        lines += [f"## {name}", ""]
-        lines += [f"Planted truth: {truth}.", ""] * bool(truth)
-        lines += [f"**{own['word'].iloc[0]}**: {statement}", ""]
-        for row in own.itertuples():
-            number = f"{row.estimate:.3f} [{row.low:.3f}, {row.high:.3f}]"
-            p = f", p {row.p:.3g}, Holm {row.p_holm:.3g}" if row.p == row.p else ""
-            counts = f"{row.n_clusters:.0f} texts, {row.n_rollouts:.0f} rollouts"
-            known = row.estimate == row.estimate
-            lines.append(
-                f"* {row.meaning}: " + (f"{number}{p}; {counts}" if known else f"{row.statement}")
-            )
-        lines.append("")
-    return "\n".join(lines)
+    return pd.DataFrame(lines)
+
+
+def chosen(
+    variants: Sequence[str], stores: Sequence[Path], config: Config, *, out: Path
+) -> Iterator[tuple[str, str, ts.Study]]:
+    """Name, planted truth and store of each."""
+    for variant in variants:
+        yield f"tiny:{variant}, own samples", TAUGHT[variant], tiny_study(variant, config, out=out)
+    for path in stores:
+        study = ts.Study(path)
+        yield f"{path.parent.name}: {study.info()['scored_by']}", "", study
 
 
 def main(
@@ -133,31 +143,27 @@ def main(
     variants: tuple[str, ...] = tuple(TAUGHT),
     stores: Sequence[Path] = (),
 ) -> None:
-    """Diagnose each; print and write the tables and the page."""
+    """Diagnose each; print and write the tables, figures and the page."""
     out.mkdir(parents=True, exist_ok=True)
-    found: dict[str, Mapping[str, xr.Dataset]] = {}
-    truths: dict[str, str] = {}
-    for variant in variants:
-        print(f"tiny:{variant}", file=sys.stderr)
-        name = f"tiny:{variant}, own samples"
-        found[name] = diagnosed(tiny_study(variant, config, out=out), config)
-        truths[name] = TAUGHT[variant]
-    for path in stores:
-        print(path, file=sys.stderr)
-        study = ts.Study(path)
-        name = f"{path.parent.name}: {study.info()['scored_by']}"
-        found[name] = diagnosed(study, config)
-        truths[name] = ""
-    decisions = pd.concat([decision_lines(*item) for item in found.items()])
-    triples = pd.concat([triple_lines(*item) for item in found.items()])
-    said = {
-        name: (str(results["decision"].attrs["statement"]), truths[name])
-        for name, results in found.items()
-    }
-    decisions.to_csv(out / "decision.csv", index=False)
-    triples.to_csv(out / "triples.csv", index=False)
-    text = page(decisions, said)
-    (out / "page.md").write_text(text + "\n", "utf-8")
+    decisions, triples, lines = [], [], []
+    claims: dict[str, Mapping[int, Finding]] = {}
+    said: dict[str, tuple[str, str]] = {}
+    for name, truth, study in chosen(variants, stores, config, out=out):
+        print(name, file=sys.stderr)
+        found = diagnosed(study, config)
+        decisions.append(decision_lines(name, found))
+        triples.append(triple_lines(name, found))
+        claims[name] = findings(study, found, resamples=config.resamples, seed=config.seed)
+        lines.append(claim_lines(name, claims[name]))
+        said[name] = (str(found["decision"].attrs["statement"]), truth)
+        study.figures(out / "figures" / name.split(",")[0].split(": ")[0].replace(":", "_"))
+    every = pd.concat(decisions)
+    every.to_csv(out / "decision.csv", index=False)
+    pd.concat(triples).to_csv(out / "triples.csv", index=False)
+    pd.concat(lines).to_csv(out / "claims.csv", index=False)
+    draw(every, out / "decision.png")
+    text = page(every, said, claims=claims)
+    (out / "page.md").write_text(text, "utf-8")
     print(text)
 
 
