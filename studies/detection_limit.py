@@ -217,11 +217,12 @@ def limits_table(table: Sequence[Mapping[str, object]]) -> list[dict[str, object
 
 
 def known(out: Path) -> list[dict[str, str]]:
-    """Lines by these rules."""
+    """Lines by these rules; of a study that two runs made, one."""
     if not (out / LINES).exists():
         return []
     with (out / LINES).open(newline="", encoding="utf-8") as file:
-        return [row for row in csv.DictReader(file) if row["rules"] == digest()]
+        rows = [row for row in csv.DictReader(file) if row["rules"] == digest()]
+    return list({(row["share"], row["seed"], row["number"]): row for row in rows}.values())
 
 
 def main(
