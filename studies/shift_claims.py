@@ -93,6 +93,8 @@ def _polarity(polarity: xr.Dataset) -> Finding:
         f"{facts['n_rollouts']} responses, {facts['n_tokens']} tokens; 90 % by the standard error; "
         f"of responses {float(whole['estimate']):.3f}"
     )
+    if math.isnan(float(one["estimate"])):
+        n = f"{facts['n_right']} right of {facts['n_rollouts']} decided responses"
     return Finding(float(one["estimate"]), *_ninety(one), n)
 
 

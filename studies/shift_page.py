@@ -19,9 +19,9 @@ from tokensense.stats.claims import judge, read_claims
 
 BLUE = "#0072B2"
 PANELS = {
-    "read": ("E1: consistency over sentences,\nverdict minus placebos (log ratio)", 0.0),
-    "informative": ("E2: AUROC of right against wrong,\nsummed contrast", 0.5),
-    "beyond": ("E3: AUROC of the wrong step,\nincrease by shifts", 0.0),
+    "read": ("E1: lambda,\nverdict minus placebos", 0.0),
+    "informative": ("E2: AUROC,\nright against wrong", 0.5),
+    "beyond": ("E3: AUROC of wrong step,\nincrease by shifts", 0.0),
 }
 HEAD = """# What shifts under verdicts say
 
@@ -56,7 +56,8 @@ def would_change(own: pd.DataFrame) -> str:
             "word is consistent over sentences: two pairs a family ask what words mean."
         )
     if word == "not_estimable":
-        return f"E1 has no value here ({said})."
+        alone = f" E2 by itself: {told['estimate']:.3f}; {told['statement']}."
+        return f"E1 has no word here ({said}).{'' if math.isnan(told['estimate']) else alone}"
     another = f"An irrelevant family above the verdict (it {first}) would make it placebo_like."
     if word == "inconclusive":
         return f"To settle it: {more}. {another}"
@@ -113,10 +114,9 @@ def _claims(found: Mapping[int, Finding]) -> list[str]:
     for number, one in sorted(found.items()):
         claim = rows[number]
         verdict = judge(claim, low=one.low, high=one.high)
-        lines.append(
-            f"* {number}, {claim.claim}: {one.estimate:.3f}{_limits(one.low, one.high)} "
-            f"({claim.level} %), **{verdict}**; {one.n}"
-        )
+        limits = f"{_limits(one.low, one.high)} ({claim.level} %)"
+        value = "no value" if math.isnan(one.estimate) else f"{one.estimate:.3f}{limits}"
+        lines.append(f"* {number}, {claim.claim}: {value}, **{verdict}**; {one.n}")
     return [*lines, ""]
 
 
@@ -135,7 +135,7 @@ def draw(decisions: pd.DataFrame, path: Path) -> None:
             own = decisions[decisions["endpoint"] == endpoint].set_index("store")
             _panel(axes, own.loc[names], null=null)
             axes.set_xlabel(label)
-        panels[0].set_yticks(range(len(names)), names)
+        panels[0].set_yticks(range(len(names)), [name.split(" (")[0] for name in names])
         panels[0].set_ylim(len(names) - 0.5, -0.5)
         figure.savefig(path)
 

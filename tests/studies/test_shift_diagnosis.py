@@ -96,7 +96,7 @@ def lines(word, *, estimate=0.62, statement="informative, margin 0.06"):
     ("own", "said"),
     [
         (lines("placebo_like"), "would have to rank first"),
-        (lines("not_estimable"), "E1 has no value here"),
+        (lines("not_estimable"), "E2 by itself: 0.620; informative, margin 0.06."),
         (lines("inconclusive", estimate=math.nan, statement="not estimable: few"), "E2: not esti"),
         (lines("inconclusive"), "about 0.620 now, wholly above .56 or within"),
         (lines("read_and_informative"), "It would fall with E2's 90 % interval"),
