@@ -15,6 +15,7 @@ policy takes some minutes of one core; a run that is stopped goes on where it wa
 """
 
 import argparse
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -91,7 +92,20 @@ def decision_lines(name: str, results: Mapping[str, xr.Dataset]) -> pd.DataFrame
     table.insert(0, "store", name)
     table["low"], table["high"] = found["interval"].values.T
     table["word"] = found.attrs["word"]
+    table["beside"] = [
+        _beside(results) if endpoint == "informative" else "" for endpoint in table["endpoint"]
+    ]
     return table
+
+
+def _beside(results: Mapping[str, xr.Dataset]) -> str:
+    """AUROC of what should know nothing: each irrelevant word pair, and the length."""
+    if "controls" not in results:
+        return ""
+    found = results["controls"]["estimate"].sel(statistic="auroc_balanced")
+    known = {str(score): float(found.sel(score=score)) for score in found["score"].values}
+    parts = [f"{name} {value:.3f}" for name, value in known.items() if not math.isnan(value)]
+    return f"Beside it, by scores that should not tell: {', '.join(parts)}" if parts else ""
 
 
 def triple_lines(name: str, results: Mapping[str, xr.Dataset]) -> pd.DataFrame:

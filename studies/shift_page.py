@@ -31,6 +31,8 @@ the verdict does not rank first among itself and irrelevant word pairs (E1); the
 `read_not_informative`, it lies within .44 and .56, `inconclusive`, neither or not estimable.
 Brackets: 95 % intervals over problem texts. p of E1 cannot be smaller than 1 / (families + 1).
 A number without a bracket has no interval: too few problem texts, or nothing that varies.
+The two words of an irrelevant pair have no right order: its AUROC is as far from .5 as it gets, to
+either side. A verdict whose AUROC is no farther says nothing that an irrelevant word does not.
 """
 
 
@@ -97,6 +99,7 @@ def _number(row: Mapping[Hashable, Any]) -> str:
     return (
         f"{row['estimate']:.3f}{_limits(row['low'], row['high'])}{tested}; "
         f"{row['n_clusters']:.0f} texts, {row['n_rollouts']:.0f} rollouts. {row['statement']}"
+        f"{'. ' * bool(row['beside'])}{row['beside']}"
     )
 
 

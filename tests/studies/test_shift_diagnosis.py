@@ -88,6 +88,7 @@ def lines(word, *, estimate=0.62, statement="informative, margin 0.06"):
             "n_rollouts": [80, 80, -1],
             "statement": ["verdict ranks 1 of 20, p .05", statement, "not estimable: no step"],
             "word": word,
+            "beside": ["", "Beside it, length 0.500", ""],
         }
     )
 
@@ -111,6 +112,7 @@ def test_the_page_says_what_there_is_and_what_is_not(tmp_path):
     assert "Planted truth: it is so." in text
     assert "* E1: x: 1.000 [0.500, 1.500], p 0.05, Holm 0.05; 40 texts, 80 rollouts." in text
     assert "* E3: z: not estimable: no step" in text
+    assert "informative, margin 0.06. Beside it, length 0.500\n" in text
     assert "nan" not in text
     draw(lines("inconclusive"), tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 5000
