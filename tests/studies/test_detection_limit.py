@@ -107,6 +107,9 @@ def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
     assert asked[5:] == [(1.0, 0), (1.0, 1)]
     with (tmp_path / study.TABLE).open() as file:
         assert {r["studies"] for r in csv.DictReader(file)} == {"2"}
+    text = (tmp_path / "page.md").read_text()
+    assert "4 of 4 studies are done." in text
+    assert "| truth 0, n 2 | truth 1, n 2 |" in text
 
 
 @pytest.mark.slow
