@@ -92,13 +92,27 @@ def decision_lines(name: str, results: Mapping[str, xr.Dataset]) -> pd.DataFrame
     table.insert(0, "store", name)
     table["low"], table["high"] = found["interval"].values.T
     table["word"] = found.attrs["word"]
-    table["beside"] = [
-        _beside(results) if endpoint == "informative" else "" for endpoint in table["endpoint"]
-    ]
+    beside = {"informative": _told(results), "beyond": _added(results)}
+    table["beside"] = [beside.get(endpoint, "") for endpoint in table["endpoint"]]
     return table
 
 
-def _beside(results: Mapping[str, xr.Dataset]) -> str:
+def _added(results: Mapping[str, xr.Dataset]) -> str:
+    """What an irrelevant word's shifts add in finding the wrong step."""
+    if "beyond" not in results:
+        return ""
+    found = results["beyond"].sel(statistic="increase")
+    values = {term: float(found["estimate"].sel(term=term)) for term in ("placebo", "difference")}
+    low, high = found["interval"].sel(term="difference").values.tolist()
+    if any(math.isnan(number) for number in (*values.values(), low)):
+        return ""
+    return (
+        f"Beside it, with the shifts of irrelevant words: {values['placebo']:.3f}, difference "
+        f"{values['difference']:.3f} [{low:.3f}, {high:.3f}]"
+    )
+
+
+def _told(results: Mapping[str, xr.Dataset]) -> str:
     """AUROC of what should know nothing: each irrelevant word pair, and the length."""
     if "controls" not in results:
         return ""
