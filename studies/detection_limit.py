@@ -216,12 +216,57 @@ def limits_table(table: Sequence[Mapping[str, object]]) -> list[dict[str, object
     return found
 
 
+def page(
+    table: Sequence[Mapping[str, object]],
+    lowest: Sequence[Mapping[str, object]],
+    *,
+    planned: int,
+) -> str:
+    """Both tables in plain words, and how much of the ladder they stand on.
+
+    Args:
+        table: of `shares_table`.
+        lowest: of `limits_table`.
+        planned: studies of the whole ladder.
+    """
+    of = {rule.name: rule.of for rule in rules()} | {NAMED: "the word is truthful or mixed"}
+    counts = {row["share"]: row["studies"] for row in table}
+    done = sum(int(str(count)) for count in counts.values())
+    lines = [
+        "# How much truth must a verdict tell before a diagnostic sees it?",
+        "",
+        "Share of studies in which each fires, by the share of training examples whose tag told",
+        "the outcome. In brackets exact 99 % limits. Thresholds were committed before any policy",
+        f"was trained (`rules.json`). {done} of {planned} studies are done"
+        + (": a part of the ladder, whose limits may move." if done < planned else "."),
+        "",
+        "| diagnostic | "
+        + " | ".join(f"truth {share:g}, n {n}" for share, n in counts.items())
+        + " |",
+        "|---" * (1 + len(counts)) + "|",
+    ]
+    for name, meaning in of.items():
+        own = [row for row in table if row["diagnostic"] == name]
+        cells = [f"{row['fired']:.2f} [{row['low']:.2f}, {row['high']:.2f}]" for row in own]
+        lines.append(f"| {name}: {meaning.replace('|', '')} | " + " | ".join(cells) + " |")
+    lines += ["", "Lowest share from which on it fires in 95 % of the studies at each share:", ""]
+    lines += [f"* {row['diagnostic']}: {row['limit']}" for row in lowest]
+    lines += [
+        "",
+        "What would change a limit: more studies and training seeds a share (two were planned); a",
+        "share of truth is one of the training data, not of what a policy has learned.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
 def known(out: Path) -> list[dict[str, str]]:
-    """Lines by these rules."""
+    """Lines by these rules; of a study that two runs made, one."""
     if not (out / LINES).exists():
         return []
     with (out / LINES).open(newline="", encoding="utf-8") as file:
-        return [row for row in csv.DictReader(file) if row["rules"] == digest()]
+        rows = [row for row in csv.DictReader(file) if row["rules"] == digest()]
+    return list({(row["share"], row["seed"], row["number"]): row for row in rows}.values())
 
 
 def main(
@@ -254,6 +299,8 @@ def main(
     found_limits = limits_table(table)
     written(out / TABLE, table)
     written(out / LIMITS, found_limits)
+    planned = len(config.shares) * len(config.seeds) * config.studies
+    (out / "page.md").write_text(page(table, found_limits, planned=planned), "utf-8")
     for row in found_limits:
         print("  ".join(f"{value!s:>20}" for value in row.values()))
 

@@ -9,13 +9,15 @@ analyzed under verdicts, four placebo families (all they know) and neutral words
 that other studies have probed (`placebo_bank`, `first_shifts`, `own_samples`) are analyzed beside.
 
 Writes decision.csv (a line a store and endpoint), triples.csv (descriptions: verdict, placebo,
-difference) and page.md, the same in plain words. Each tiny policy takes some minutes of one core; a
-run that is stopped goes on where it was.
+difference), claims.csv (rows 1, 4, 5, 7, 8 of the ledger, see `shift_claims`), decision.png, the
+figures of each store, and page.md: all in plain words, with what would change them. Each tiny
+policy takes some minutes of one core; a run that is stopped goes on where it was.
 """
 
 import argparse
+import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +25,10 @@ import pandas as pd
 import xarray as xr
 
 import tokensense as ts
+from studies.shift_claims import Finding, findings
+from studies.shift_page import draw, page
 from tokensense.errors import TokensenseError
+from tokensense.stats.claims import judge, read_claims
 
 TAUGHT = {
     "truthful": "the word told whether the solution was right",
@@ -64,7 +69,10 @@ TINY = Config(problems=24, group=4, families=3, resamples=500)
 
 
 def diagnosed(study: ts.Study, config: Config) -> Mapping[str, xr.Dataset]:
-    """Analyze a store, once."""
+    """Analyze a store; results of as many resamples, of whatever seed, are taken as they are."""
+    found = study.results()
+    if "decision" in found and found["decision"].attrs["resamples"] == config.resamples:
+        return found
     return ts.analyze(study, resamples=config.resamples, seed=config.seed)
 
 
@@ -84,7 +92,34 @@ def decision_lines(name: str, results: Mapping[str, xr.Dataset]) -> pd.DataFrame
     table.insert(0, "store", name)
     table["low"], table["high"] = found["interval"].values.T
     table["word"] = found.attrs["word"]
+    beside = {"informative": _told(results), "beyond": _added(results)}
+    table["beside"] = [beside.get(endpoint, "") for endpoint in table["endpoint"]]
     return table
+
+
+def _added(results: Mapping[str, xr.Dataset]) -> str:
+    """What an irrelevant word's shifts add in finding the wrong step."""
+    if "beyond" not in results:
+        return ""
+    found = results["beyond"].sel(statistic="increase")
+    values = {term: float(found["estimate"].sel(term=term)) for term in ("placebo", "difference")}
+    low, high = found["interval"].sel(term="difference").values.tolist()
+    if any(math.isnan(number) for number in (*values.values(), low)):
+        return ""
+    return (
+        f"Beside it, with the shifts of irrelevant words: {values['placebo']:.3f}, difference "
+        f"{values['difference']:.3f} [{low:.3f}, {high:.3f}]"
+    )
+
+
+def _told(results: Mapping[str, xr.Dataset]) -> str:
+    """AUROC of what should know nothing: each irrelevant word pair, and the length."""
+    if "controls" not in results:
+        return ""
+    found = results["controls"]["estimate"].sel(statistic="auroc_balanced")
+    known = {str(score): float(found.sel(score=score)) for score in found["score"].values}
+    parts = [f"{name} {value:.3f}" for name, value in known.items() if not math.isnan(value)]
+    return f"Beside it, by scores that should not tell: {', '.join(parts)}" if parts else ""
 
 
 def triple_lines(name: str, results: Mapping[str, xr.Dataset]) -> pd.DataFrame:
@@ -99,31 +134,34 @@ def triple_lines(name: str, results: Mapping[str, xr.Dataset]) -> pd.DataFrame:
     return table
 
 
-def page(decisions: pd.DataFrame, said: Mapping[str, tuple[str, str]]) -> str:
-    """The decisions in plain words."""
+def claim_lines(name: str, found: Mapping[int, Finding]) -> pd.DataFrame:
+    """A line a row of the claims ledger."""
+    rows = read_claims()
     lines = [
-        "# What shifts under verdicts say",
-        "",
-        "Words by thresholds that were fixed before any run (`tokensense.stats.decision`). 95 %",
-        "intervals over problem texts; the statements use 90 % intervals where a band is an",
-        "equivalence band. An endpoint that could not be estimated says why.",
-        "",
+        {
+            "store": name,
+            "row": row,
+            "estimate": one.estimate,
+            "low": one.low,
+            "high": one.high,
+            "level": rows[row].level,
+            "verdict": judge(rows[row], low=one.low, high=one.high),
+            "n": one.n,
+        }
+        for row, one in sorted(found.items())
     ]
-    for name, own in decisions.groupby("store", sort=False):
-        statement, truth = said[str(name)]
-        lines += [f"## {name}", ""]
-        lines += [f"Planted truth: {truth}.", ""] * bool(truth)
-        lines += [f"**{own['word'].iloc[0]}**: {statement}", ""]
-        for row in own.itertuples():
-            number = f"{row.estimate:.3f} [{row.low:.3f}, {row.high:.3f}]"
-            p = f", p {row.p:.3g}, Holm {row.p_holm:.3g}" if row.p == row.p else ""
-            counts = f"{row.n_clusters:.0f} texts, {row.n_rollouts:.0f} rollouts"
-            known = row.estimate == row.estimate
-            lines.append(
-                f"* {row.meaning}: " + (f"{number}{p}; {counts}" if known else f"{row.statement}")
-            )
-        lines.append("")
-    return "\n".join(lines)
+    return pd.DataFrame(lines)
+
+
+def chosen(
+    variants: Sequence[str], stores: Sequence[Path], config: Config, *, out: Path
+) -> Iterator[tuple[str, str, ts.Study]]:
+    """Name, planted truth and store of each."""
+    for variant in variants:
+        yield f"tiny:{variant}, own samples", TAUGHT[variant], tiny_study(variant, config, out=out)
+    for path in stores:
+        study = ts.Study(path)
+        yield f"{path.parent.name}: {study.info()['scored_by']}", "", study
 
 
 def main(
@@ -133,31 +171,27 @@ def main(
     variants: tuple[str, ...] = tuple(TAUGHT),
     stores: Sequence[Path] = (),
 ) -> None:
-    """Diagnose each; print and write the tables and the page."""
+    """Diagnose each; print and write the tables, figures and the page."""
     out.mkdir(parents=True, exist_ok=True)
-    found: dict[str, Mapping[str, xr.Dataset]] = {}
-    truths: dict[str, str] = {}
-    for variant in variants:
-        print(f"tiny:{variant}", file=sys.stderr)
-        name = f"tiny:{variant}, own samples"
-        found[name] = diagnosed(tiny_study(variant, config, out=out), config)
-        truths[name] = TAUGHT[variant]
-    for path in stores:
-        print(path, file=sys.stderr)
-        study = ts.Study(path)
-        name = f"{path.parent.name}: {study.info()['scored_by']}"
-        found[name] = diagnosed(study, config)
-        truths[name] = ""
-    decisions = pd.concat([decision_lines(*item) for item in found.items()])
-    triples = pd.concat([triple_lines(*item) for item in found.items()])
-    said = {
-        name: (str(results["decision"].attrs["statement"]), truths[name])
-        for name, results in found.items()
-    }
-    decisions.to_csv(out / "decision.csv", index=False)
-    triples.to_csv(out / "triples.csv", index=False)
-    text = page(decisions, said)
-    (out / "page.md").write_text(text + "\n", "utf-8")
+    decisions, triples, lines = [], [], []
+    claims: dict[str, Mapping[int, Finding]] = {}
+    said: dict[str, tuple[str, str]] = {}
+    for name, truth, study in chosen(variants, stores, config, out=out):
+        print(name, file=sys.stderr)
+        found = diagnosed(study, config)
+        decisions.append(decision_lines(name, found))
+        triples.append(triple_lines(name, found))
+        claims[name] = findings(study, found, resamples=config.resamples, seed=config.seed)
+        lines.append(claim_lines(name, claims[name]))
+        said[name] = (str(found["decision"].attrs["statement"]), truth)
+        study.figures(out / "figures" / name.split(",")[0].split(": ")[0].replace(":", "_"))
+    every = pd.concat(decisions)
+    every.to_csv(out / "decision.csv", index=False)
+    pd.concat(triples).to_csv(out / "triples.csv", index=False)
+    pd.concat(lines).to_csv(out / "claims.csv", index=False)
+    draw(every, out / "decision.png")
+    text = page(every, said, claims=claims)
+    (out / "page.md").write_text(text, "utf-8")
     print(text)
 
 

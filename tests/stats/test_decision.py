@@ -10,7 +10,7 @@ from scipy.stats import t
 from tokensense.stats.decision import PRIMARY, decide, holm
 
 
-def triple(name, *, estimate=0.5, error=0.1, interval=(0.3, 0.7), **attrs):
+def triple(name, *, estimate=0.5, error=0.1, interval=(0.3, 0.7), clusters=50, **attrs):
     """A result with one statistic, as the endpoints give it."""
     statistic, term = PRIMARY[name]
     dims = ("statistic", "term")
@@ -19,7 +19,7 @@ def triple(name, *, estimate=0.5, error=0.1, interval=(0.3, 0.7), **attrs):
             "estimate": (dims, [[estimate]]),
             "error": (dims, [[error]]),
             "interval": ((*dims, "bound"), [[list(interval)]]),
-            "n_clusters": (dims, [[50]]),
+            "n_clusters": (dims, [[clusters]]),
         },
         coords={"statistic": [statistic], "term": [term]},
         attrs={"statement": f"about {name}", "n_rollouts": 100, "n_tokens": 1000, **attrs},
@@ -84,6 +84,15 @@ def test_without_a_rank_nothing_is_decided():
     found = decide(results | {"informative": told("informative")}, reasons=REASONS, attrs={})
     assert found.attrs["word"] == "not_estimable"
     assert np.isnan(found.p.sel(endpoint="read"))
+
+
+@pytest.mark.parametrize(("clusters", "word"), [(7, "not_estimable"), (8, "inconclusive")])
+def test_a_rank_of_a_few_problems_is_no_word(clusters, word):
+    few = triple("read", clusters=clusters, rank=1, p=0.05, smallest_p=0.05)
+    found = decide({"read": few}, reasons=REASONS, attrs={})
+    assert found.attrs["word"] == word
+    assert ("fewer than 8 problem texts" in found.attrs["statement"]) == (clusters < 8)
+    assert found.p[0] == 0.05  # the rank itself is exact
 
 
 def test_p_holm_and_counts_stand_beside_each_endpoint():

@@ -229,6 +229,88 @@ def test_constant_data_are_stated_not_crashed_on():
     assert found["informative"].estimate.sel(statistic="auroc_sum_balanced", term="verdict") == 0.5
 
 
+def constant(tokens):
+    tokens.logp.values[:] = -0.5
+    return tokens
+
+
+def certain(tokens):
+    tokens.logp.values[:] = 0.0
+    tokens.p_square_sum.values[:] = 1.0
+    return tokens
+
+
+def unmoved(tokens):
+    tokens.logp.values[:] = tokens.logp.values[0]
+    return tokens
+
+
+def moved_as_one(tokens):
+    tokens.logp.values[:] = -9.0 + 0.1 * np.arange(tokens.sizes["condition"])[:, None]
+    return tokens
+
+
+def of_one_kind(tokens):
+    return tokens.assign_coords(kind=("token", np.full(tokens.sizes["token"], "digit")))
+
+
+def with_an_empty_kind(tokens):
+    kind = np.where(tokens.kind.values == "digit", "", tokens.kind.values)
+    return tokens.assign_coords(kind=("token", kind))
+
+
+def all_right(tokens):
+    return tokens.assign_coords(reward=("token", np.ones(tokens.sizes["token"])))
+
+
+def of_one_text(tokens):
+    return tokens.assign_coords(cluster=("token", np.zeros(tokens.sizes["token"], int)))
+
+
+def unknown_entropy(tokens):
+    tokens.entropy.values[:] = np.nan
+    return tokens
+
+
+HOSTILE = (
+    constant,
+    certain,
+    unmoved,
+    moved_as_one,
+    of_one_kind,
+    with_an_empty_kind,
+    all_right,
+    of_one_text,
+    unknown_entropy,
+)
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "problems"),
+    [*((one, 9) for one in HOSTILE), (constant, 24), (of_one_kind, 1), (certain, 1)],
+    ids=lambda one: getattr(one, "__name__", one),
+)
+def test_hostile_data_give_statements_and_no_silent_number(spoiled, problems):
+    tokens = spoiled(with_steps(made_up_tokens(problems=problems, length=(1, 6))))
+    gaps = np.full(tokens.sizes["token"], -np.inf)
+    gaps[::2] = np.nan
+    found = describe(tokens, scores={"gaps": gaps}, resamples=100)
+    for name, one in found.items():
+        if name in PLAIN:
+            continue
+        low, high = one.interval.sel(bound="low"), one.interval.sel(bound="high")
+        assert not np.isinf(one.estimate).any(), name
+        assert not np.isinf(one.interval).any(), name
+        none = one.method >= Method.NONE_FEW_PROBLEMS
+        assert (np.isnan(low) == none).all(), name
+        assert (np.isnan(high) == none).all(), name
+        assert ((low < high) | none).all(), name
+        assert not (np.isnan(one.estimate) & ~none).any(), name
+    assert found["decision"].statement.str.len().min() > 0
+    assert len(table(found)) > 0
+    assert notes(found)
+
+
 def test_rewards_unknown_leave_out_the_endpoint():
     tokens = made_up_tokens(problems=10, length=(2, 4))
     unknown = tokens.assign_coords(reward=("token", np.full(tokens.sizes["token"], np.nan)))

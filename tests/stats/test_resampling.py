@@ -185,6 +185,22 @@ def test_constant_data_of_few_and_many_problems(clusters):
     assert found.method[0] == Method.NONE_NO_VARIATION
 
 
+@pytest.mark.parametrize("clusters", [8, 25])
+def test_a_difference_of_equals_does_not_vary_by_its_rounding(clusters):
+    # the same mean by two orders of addition: equal but for the last bits
+    sums = np.random.default_rng(1).random((clusters, 3))
+
+    def statistic(totals):
+        forth = (totals[:, 0] + totals[:, 1]) + totals[:, 2]
+        back = totals[:, 0] + (totals[:, 1] + totals[:, 2])
+        return (forth / clusters - back / clusters)[:, None]
+
+    present = np.ones((clusters, 1), bool)
+    found = intervals(resample(sums, statistic, plan=Resampling(clusters, 500), present=present))
+    assert found.method[0] == Method.NONE_NO_VARIATION
+    assert np.isnan(found.low[0])
+
+
 def test_no_value_is_undefined_whatever_the_number_of_problems():
     found = estimate(np.zeros((30, 2)), present=np.zeros((30, 1), bool))
     assert found.method[0] == Method.NONE_UNDEFINED

@@ -111,6 +111,15 @@ def test_unknown_rewards_are_one_value(tokens):
     assert np.isnan(read_sample(unknown).reward).all()
 
 
+@pytest.mark.parametrize("value", [np.inf, -np.inf])
+def test_infinite_rewards_are_refused(tokens, value):
+    reward = np.where(tokens.rollout.values == 1, value, tokens.reward.values)
+    with pytest.raises(
+        SchemaError, match=rf"`reward` needs finite numbers.* rollout 1 has {value}"
+    ):
+        read_sample(tokens.assign_coords(reward=("token", reward)))
+
+
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_an_unscored_token_of_a_comparable_rollout_is_refused(tokens, value):
     tokens.logp.values[2, 0] = value

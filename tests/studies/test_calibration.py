@@ -9,6 +9,7 @@ import pytest
 from scipy.stats import binomtest
 
 from studies import calibration as study
+from studies import calibration_page
 from studies.calibration_table import added, limits, verdict, word
 from studies.null_data import Cell
 
@@ -125,3 +126,22 @@ def test_lines_add_up_to_rows_and_the_criterion():
     rest = [line("triple_rank", 20, 300), line("triple", 20, 1900, effect=1.0)]
     assert verdict(added(rest, judged=cells)) == "criterion held: judged cells that fail: none"
     assert [row["word"] for row in added(rest, judged=cells)] == ["FAIL", "power"]
+
+
+def test_the_page_says_what_was_found_and_heeds_judged_cells_alone(tmp_path):
+    row = {**dict.fromkeys(("heavy", "drift", "writers"), "False"), "icc": "0.1", "rollouts": "4"}
+    row |= {"n": "2000", "n_decided": "2000", "low": "0.04", "high": "0.07", "coverage": "0.95"}
+    row |= {"clusters": "20", "effect": "0.0", "judged": "1", "test": "e1_rank", "word": "pass"}
+    rows = [
+        row | {"rejected": "0.051"},
+        row | {"rejected": "0.9", "effect": "1.0", "n": "250", "word": "power"},
+        row | {"rejected": "0.2", "judged": "0", "clusters": "12", "word": "FAIL"},
+    ]
+    text = calibration_page.page(rows)
+    assert "**criterion held: judged cells that fail: none**" in text
+    assert "| E1: verdict first of 20 | 20 | 1 | 2000 | 0.051 | 0.950 |" in text
+    assert "| E1: verdict first of 20 | 20 | 1 | 1 | 250 | 0.900 |" in text
+    failed = calibration_page.page([rows[0] | {"word": "FAIL"}])
+    assert "NOT HELD" in failed
+    calibration_page.draw(rows, tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 5000

@@ -98,6 +98,8 @@ def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
     assert trained == [(0.0, 0.0, 701, 20, 16), (1.0, 0.0, 701, 20, 16)]
     kept = (tmp_path / study.LINES).read_text().splitlines(keepends=True)[:-1]
     (tmp_path / study.LINES).write_text("".join(kept))
+    with (tmp_path / study.LINES).open("a") as file:
+        file.write(kept[-1])  # two runs have made one study
     study.main(config, out=tmp_path, policies=tmp_path / "p")
     assert asked[4:] == [(1.0, 1)]
     assert len(trained) == 2
@@ -105,6 +107,9 @@ def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
     assert asked[5:] == [(1.0, 0), (1.0, 1)]
     with (tmp_path / study.TABLE).open() as file:
         assert {r["studies"] for r in csv.DictReader(file)} == {"2"}
+    text = (tmp_path / "page.md").read_text()
+    assert "4 of 4 studies are done." in text
+    assert "| truth 0, n 2 | truth 1, n 2 |" in text
 
 
 @pytest.mark.slow

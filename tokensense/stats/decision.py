@@ -9,7 +9,7 @@ placebo_like          E1: the verdict does not rank first among the placebo fami
 read_not_informative  E1 first, E2 equivalent to .5 (90 % interval within +-.06).
 read_and_informative  E1 first, E2's 90 % interval above .56.
 inconclusive          E1 first and E2 anything else, or not estimable.
-not_estimable         E1 is not estimable.
+not_estimable         E1 is not estimable, or its problem texts are too few for any interval.
 Flag `redundant`: E3's 90 % interval lies within +-.02. No word says that a picture is supported:
 its parts can disagree.
 
@@ -30,6 +30,7 @@ import xarray as xr
 from jaxtyping import Float
 from scipy.stats import t as student
 
+from tokensense.stats.resampling import T_FROM
 from tokensense.stats.results import plain
 
 ENDPOINTS: dict[str, str] = {
@@ -104,7 +105,7 @@ def decide(
     every = {
         **attrs,
         "word": word,
-        "statement": f"{MEANINGS[word]}; {_redundancy(redundant)}",
+        "statement": f"{MEANINGS[word]}{_few(results)}; {_redundancy(redundant)}",
         "redundant": "not_estimable" if redundant is None else int(redundant),
         "family": _named(results, attrs),
         "tests": tests,
@@ -179,13 +180,25 @@ def _p(name: str, one: xr.Dataset) -> float:
 def _word(results: Mapping[str, xr.Dataset]) -> str:
     """The word of the table."""
     rank = results["read"].attrs.get("rank") if "read" in results else None
-    if rank is None:
+    if rank is None or _texts(results["read"]) < T_FROM:
         return "not_estimable"
     if rank != 1:
         return "placebo_like"
     told = results["informative"].attrs["word"] if "informative" in results else "not_estimable"
     words = {"equivalent": "read_not_informative", "informative": "read_and_informative"}
     return words.get(str(told), "inconclusive")
+
+
+def _texts(read: xr.Dataset) -> int:
+    """Problem texts behind E1."""
+    statistic, term = PRIMARY["read"]
+    return int(read["n_clusters"].sel(statistic=statistic, term=term))
+
+
+def _few(results: Mapping[str, xr.Dataset]) -> str:
+    """That a rank of a few problems speaks for no others."""
+    few = "read" in results and 0 < _texts(results["read"]) < T_FROM
+    return f" from fewer than {T_FROM} problem texts" if few else ""
 
 
 def _redundancy(redundant: object) -> str:

@@ -294,8 +294,9 @@ def _methods(
     finite = np.isfinite(values)
     spread = np.where(finite, values, -np.inf).max(axis=0, initial=-np.inf)
     spread = spread - np.where(finite, values, np.inf).min(axis=0, initial=np.inf)
-    # Rounding alone moves a constant by some units in the last place.
-    still = spread <= 1e-12 * np.maximum(np.abs(np.nan_to_num(estimate)), 1e-300)
+    # Rounding alone moves a constant by some units in the last place, and a difference of equals by
+    # some of what it is a difference of; inputs of single precision cannot vary by less than that.
+    still = spread <= 1e-12 * np.maximum(np.abs(np.nan_to_num(estimate)), 1e-3)
     method[still] = Method.NONE_NO_VARIATION
     method[clusters < T_FROM] = Method.NONE_FEW_PROBLEMS
     method[~np.isfinite(estimate)] = Method.NONE_UNDEFINED

@@ -121,7 +121,8 @@ def read_sample(tokens: xr.Dataset) -> Sample:
 
     Raises:
         SchemaError: a variable, coordinate or the base condition is missing, names repeat, a
-            rollout is there in part, or one has two problems, rewards or generators.
+            rollout is there in part, or one has two problems, rewards or generators, or an
+            infinite reward.
         StatisticsError: a token of a comparable rollout was not scored.
     """
     _require_parts(tokens)
@@ -149,6 +150,12 @@ def read_sample(tokens: xr.Dataset) -> Sample:
         )
         for name in ("cluster", "problem", "reward", "generator")
     }
+    infinite = np.flatnonzero(np.isinf(per_rollout["reward"].astype(np.float64)))
+    if infinite.size:
+        raise SchemaError(
+            f"`reward` needs finite numbers, or NaN for undecided; rollout {found[infinite[0]]} "
+            f"has {per_rollout['reward'][infinite[0]]} ({infinite.size} such). Correct the rewards."
+        )
     texts, cluster = np.unique(per_rollout["cluster"], return_inverse=True)
     own = np.asarray(logp[base], dtype=np.float64)
     return Sample(
