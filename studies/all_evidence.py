@@ -1,20 +1,13 @@
-"""Evidence for credit rules that no store holds: other models, gradients, continuations, masks.
+"""Evidence for credit rules that no store holds: gradients, continuations, masks, an update.
 
 Reads  Setting: a policy, the responses of a store as branches, what `gathering` read of it.
-Gives  SUPPLIERS: name -> function of a Setting, which gives arrays over its tokens; NaN where a
-       response has none (no sibling, no answer).
+Gives  LEARNED, CHEAP, COSTLY: name -> function of a Setting, which gives arrays over its tokens;
+       NaN where a response has none (no answer). What a policy is told: `all_told`.
 Sign   as in `credit.evidence`.
-
-What tiny policies are told stands in their own words: an answer as `answer 3 5`, the request for a
-wrong answer as `grade bad`, a rubric as `check right wrong`, solutions and siblings as an example
-before the question. They were taught none of it but the verdicts. The teacher of a tiny policy is
-another one, its reference policy the one taught with tags that tell nothing; no model of language
-at hand shares SmolLM2's tokenizer, so that it has neither.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -23,7 +16,6 @@ from tokensense.credit.delta import row_gradient
 from tokensense.models.plan import Branch
 from tokensense.models.policy import Policy
 from tokensense.models.scorer import evaluation, score
-from tokensense.probes import bank
 from tokensense.probes.ablate import Span, ablate
 from tokensense.probes.gradients import inner_products, pooled_gradients
 from tokensense.probes.proxies import head_view
@@ -33,7 +25,6 @@ from tokensense.tasks import arithmetic
 from tokensense.tasks.arithmetic_labels import verify
 
 ANSWER = "final_answer"
-SIBLINGS = 2  # a side, as the probe `sibling`
 STEP = 0.02  # nats: mean change of log p by the one update behind `ratio`
 NOISE, DRAWS = 1e-3, 4  # OAR-G
 TRIALS = Trials(max_new_tokens=96, first=8, most=8)
@@ -48,6 +39,7 @@ class Setting:
         others: `teacher` and `reference`, where there are any.
         branches: prompt and response of each rollout.
         questions: of each rollout.
+        known: of each rollout's problem: `answer`, `wrong_answer`, `solution`, where there is one.
         arrays: over tokens or rollouts: what `gathering.gather` gave, `kind` and `advantage`.
         tiny: whether the task is the arithmetic of the tiny policies.
     """
@@ -56,6 +48,7 @@ class Setting:
     others: Mapping[str, Policy]
     branches: list[Branch]
     questions: list[str]
+    known: list[dict[str, str]]
     arrays: Mapping[str, np.ndarray]
     tiny: bool
 
@@ -83,7 +76,8 @@ class Setting:
         }
         branches = [self.branches[i] for i in rollouts]
         questions = [self.questions[i] for i in rollouts]
-        return Setting(self.policy, self.others, branches, questions, taken, self.tiny)
+        known = [self.known[i] for i in rollouts]
+        return Setting(self.policy, self.others, branches, questions, known, taken, self.tiny)
 
 
 Found = dict[str, np.ndarray]
@@ -106,121 +100,6 @@ def base(setting: Setting, *, policy: Policy | None = None) -> Found:
     """The pass that all others are measured by; another policy's by request."""
     contexts: list[Ids | None] = [list(branch.context) for branch in setting.branches]
     return {"again": logps(policy or setting.policy, setting, contexts)}
-
-
-def inserted(setting: Setting, text: Callable[[str], str]) -> list[Ids | None]:
-    """Contexts with a text put behind each question."""
-    render = setting.policy.render
-    rendered = {q: render(q, insert=text(q)) for q in dict.fromkeys(setting.questions)}
-    return [rendered[q] for q in setting.questions]
-
-
-def sentence(setting: Setting, *, name: str, text: Callable[[str], str]) -> Found:
-    """Shift under a sentence."""
-    contexts = inserted(setting, text)
-    return {name: logps(setting.policy, setting, contexts) - setting.arrays["logp"]}
-
-
-def last_number(question: str) -> int:
-    """Right answer of a question of the arithmetic."""
-    return arithmetic.solve(arithmetic.parse(question))[-1].result
-
-
-def said(number: int) -> str:
-    """An answer in the words of the task."""
-    return f"answer {' '.join(arithmetic.NUMBERS[number])}"
-
-
-def answers(setting: Setting) -> Found:
-    """The right and a wrong final answer given."""
-
-    def other(question: str) -> int:
-        right = last_number(question)
-        return right + 10 if right + 10 <= arithmetic.LARGEST else right - 10
-
-    found = sentence(setting, name="answer_pos", text=lambda q: said(last_number(q)))
-    return found | sentence(setting, name="answer_neg", text=lambda q: said(other(q)))
-
-
-def shown(setting: Setting, rollout: int, text: Ids) -> Ids:
-    """A response of somebody else before the response."""
-    if setting.tiny:
-        prompt = list(setting.branches[rollout].context)
-        return [*prompt, *text, *prompt]
-    told = setting.policy.plain_text(text)
-    return setting.policy.render(
-        setting.questions[rollout], insert=bank.SIBLING_TEXT.replace("{sibling}", told)
-    )
-
-
-def siblings(setting: Setting) -> Found:
-    """Log-mean of exp(shift) over up to two right, and two wrong, siblings."""
-    found = {}
-    group, reward = setting.arrays["group"], setting.arrays["reward"]
-    for name, side in (("sibling_pos", 1), ("sibling_neg", 0)):
-        shifts = []
-        for place in range(SIBLINGS):
-            contexts: list[Ids | None] = []
-            for rollout, branch in enumerate(setting.branches):
-                same = np.flatnonzero((group == group[rollout]) & (reward == side))
-                texts = dict.fromkeys(setting.branches[i].response for i in same)
-                texts.pop(branch.response, None)
-                chosen = list(texts)[place : place + 1]
-                contexts.append(shown(setting, rollout, list(chosen[0])) if chosen else None)
-            shifts.append(logps(setting.policy, setting, contexts) - setting.arrays["logp"])
-        together = np.stack(shifts)
-        count = np.isfinite(together).sum(axis=0)
-        total = np.logaddexp.reduce(np.where(np.isfinite(together), together, -np.inf), axis=0)
-        found[name] = np.where(count > 0, total - np.log(np.maximum(count, 1)), np.nan)
-    return found
-
-
-def reference(setting: Setting) -> Found:
-    """The right solution shown, in fixed words."""
-    contexts: list[Ids | None] = []
-    for rollout, question in enumerate(setting.questions):
-        words = []
-        for step in arithmetic.solve(arithmetic.parse(question)):
-            numbers = (
-                " ".join(arithmetic.NUMBERS[n]) for n in (step.left, step.right, step.result)
-            )
-            left, right, result = numbers
-            words.append(f"then {left} {step.operator} {right} = {result} ;")
-        text = f"{' '.join(words)} {said(last_number(question))} {arithmetic.END}"
-        contexts.append(shown(setting, rollout, setting.policy.encode(text)))
-    return {"reference": logps(setting.policy, setting, contexts) - setting.arrays["logp"]}
-
-
-def teacher(setting: Setting) -> Found:
-    """Another policy's log p against ours."""
-    told = base(setting, policy=setting.others["teacher"])["again"]
-    return {"teacher": told - setting.arrays["logp"]}
-
-
-def teacher_verdicts(setting: Setting) -> Found:
-    """The teacher's own shifts under verdicts."""
-    policy = setting.others["teacher"]
-    plain = base(setting, policy=policy)["again"]
-    found = {}
-    # The tiny policies have the same tokens: contexts are those of the own policy.
-    for side, word in (("pos", "right"), ("neg", "wrong")):
-        contexts = inserted(setting, lambda _, word=word: f"verdict {word}")  # type: ignore[misc]
-        found[f"teacher_{side}"] = logps(policy, setting, contexts) - plain
-    return found
-
-
-def drift(setting: Setting) -> Found:
-    """Against the reference policy: log p, and whole distributions."""
-    ours, theirs = (
-        head_view(policy, setting.branches, residual=True)
-        for policy in (setting.policy, setting.others["reference"])
-    )
-    onehot = np.zeros_like(ours.residual)
-    onehot[np.arange(len(onehot)), setting.arrays["token_id"]] = 1
-    both = np.sqrt(np.maximum(onehot - ours.residual, 0) * np.maximum(onehot - theirs.residual, 0))
-    overlap = both.sum(axis=1, dtype=np.float64)
-    change = ours.logp.astype(np.float64) - theirs.logp
-    return {"drift": change, "hellinger": np.clip(1 - overlap, 0.0, 1.0)}
 
 
 def updated_ratio(setting: Setting) -> Found:
@@ -380,20 +259,7 @@ def _known_answers(setting: Setting) -> np.ndarray:
 
 
 Supply = Callable[[Setting], Found]
-# Told in the words of the tiny policies; a store of another policy has probes for these.
-TOLD: dict[str, Supply] = {
-    "answer": answers,
-    "sibling": siblings,
-    "negative_prompt": partial(sentence, name="negative_prompt", text=lambda q: "grade bad"),
-    "reference": reference,
-    "rubric": partial(sentence, name="rubric", text=lambda q: "check right wrong"),
-}
-OTHERS: dict[str, Supply] = {
-    "teacher": teacher,
-    "teacher_verdicts": teacher_verdicts,
-    "drift": drift,
-    "ratio": updated_ratio,
-}
+LEARNED: dict[str, Supply] = {"ratio": updated_ratio, "learning_value": learning_values}
 CHEAP: dict[str, Supply] = {"gradients": gradients, "right_influence": right_influence}
 COSTLY: dict[str, Supply] = {
     "value_gain": value_gains,

@@ -3,11 +3,13 @@
 Reads  a tiny policy by its name, or a store of imported solutions with its policy.
 Gives  Config; Part: responses, evidence by name, what is missing and why, what each array cost.
 
-Evidence of a store's probes is read by `gathering`; the rest comes from `studies.all_evidence`,
-each supplier's arrays in a file with the seconds that they took.
+Evidence of a store's probes is read by `gathering`; the rest comes from `studies.all_told` and
+`studies.all_evidence`, each supplier's arrays in a file with the seconds that they took. Where a
+store knows no steps, lines are the steps.
 """
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +18,7 @@ import numpy as np
 import xarray as xr
 
 import tokensense as ts
-from studies import all_evidence
+from studies import all_evidence, all_told
 from studies.all_evidence import Setting, Supply
 from tokensense.credit.advantages import group_std
 from tokensense.credit.evidence import SUPPLIERS
@@ -24,7 +26,7 @@ from tokensense.errors import StatisticsError, TokensenseError
 from tokensense.gathering import gather
 from tokensense.models.plan import Branch
 from tokensense.models.policy import Policy, load_policy
-from tokensense.probes.contexts import read_problems
+from tokensense.probes.contexts import Problems, read_problems
 from tokensense.segments import broadcast
 from tokensense.stats.sample import read_sample
 
@@ -57,6 +59,8 @@ class Config:
         frames: first words of the tags.
         headed: problems of a model of language for which its head is read (a pass each for the
             proxies of DelTA and the influences of NTHR).
+        told: problems of a model of language for which it is told what the store's probes did not
+            tell it: a pass a text.
         costly: problems for which costly evidence is gathered.
         resamples: of problems.
         seed: of problems and samples.
@@ -66,6 +70,7 @@ class Config:
     group: int = 8
     frames: int = 3
     headed: int = 200
+    told: int = 10
     costly: int = 10
     resamples: int = 2_000
     seed: int = 0
@@ -100,8 +105,10 @@ def tiny_study(name: str, config: Config, *, work: Path) -> tuple[ts.Study, Poli
     return study, policy
 
 
-def read_part(name: str, study: ts.Study, policy: Policy) -> Part:
-    """What the store has."""
+def read_part(
+    name: str, study: ts.Study, policy: Policy, *, solutions: Mapping[str, str] | None = None
+) -> Part:
+    """What the store has; solutions by question, where it is of a time before it had them."""
     rollouts, tokens = study.archive().rollouts(), study.tokens()
     sample = read_sample(tokens)
     tokens = tokens.isel(token=sample.order)
@@ -128,14 +135,37 @@ def read_part(name: str, study: ts.Study, policy: Policy) -> Part:
     advantage = np.full(decided.size, np.nan)
     advantage[decided] = group_std(found["reward"][decided], found["group"][decided])
     found |= {"advantage": advantage, "kind": sample.kind}
+    if (found["step"] < 0).all():
+        found["step"] = lines(policy, read.responses)
     branches = [Branch(read.bases[o], r) for o, r in zip(owner, read.responses, strict=True)]
     others = {}
     if name in TEACHERS:
         others = {"teacher": load_policy(TEACHERS[name]), "reference": load_policy("tiny:placebo")}
     questions = [read.questions[o] for o in owner]
-    setting = Setting(policy, others, branches, questions, found, bool(others))
+    theirs = [known_of(read, o, solutions or {}) for o in range(len(read.questions))]
+    known = [theirs[o] for o in owner]
+    setting = Setting(policy, others, branches, questions, known, found, bool(others))
     kept = {k: v for k, v in found.items() if k in SUPPLIERS or k in ("length", "advantage")}
     return Part(name, setting, tokens, kept, missing, {})
+
+
+def lines(policy: Policy, responses: list[tuple[int, ...]]) -> np.ndarray:
+    """Index of the line that holds each token, as its step; a token with a line break ends one."""
+    steps = []
+    for response in responses:
+        breaks = np.array([b"\n" in policy.token_bytes(i) for i in response], dtype=np.int64)
+        steps.append(np.cumsum(breaks) - breaks)
+    return np.concatenate(steps)
+
+
+def known_of(read: Problems, problem: int, solutions: Mapping[str, str]) -> dict[str, str]:
+    """What can be shown of a problem."""
+    found = {
+        "answer": read.answers[problem],
+        "wrong_answer": read.wrong_answers[problem],
+        "solution": read.solutions[problem] or solutions.get(read.questions[problem]),
+    }
+    return {name: text for name, text in found.items() if text is not None}
 
 
 def first_problems(setting: Setting, count: int) -> np.ndarray:
@@ -153,21 +183,23 @@ def supplied(part: Part, config: Config, *, work: Path) -> Part:
     plan: dict[str, tuple[Supply, np.ndarray]] = {
         name: (supply, headed) for name, supply in all_evidence.CHEAP.items()
     }
-    learning = {"learning_value": all_evidence.learning_values}
     if setting.tiny:
-        more = all_evidence.TOLD | all_evidence.OTHERS | learning
+        more = all_told.TOLD | all_told.RUBRIC | all_told.OTHERS | all_evidence.LEARNED
         plan |= {name: (supply, every) for name, supply in more.items()}
         plan |= {name: (supply, few) for name, supply in all_evidence.COSTLY.items()}
     else:
         part.evidence["ratio"] = np.ones(int(setting.length.sum()))
-        costly = learning | all_evidence.COSTLY
+        told = first_problems(setting, config.told)
+        untold = (n for n in all_told.TOLD if any(e not in part.evidence for e in STORED[n]))
+        plan |= {name: (all_told.TOLD[name], told) for name in untold}
+        costly = all_evidence.LEARNED | all_evidence.COSTLY
         plan |= {name: (costly[name], few) for name in ("learning_value", "span_drop")}
         # A pass a token, and a backward pass a draw: one problem says what they cost.
         one = first_problems(setting, 1)
         plan |= {name: (costly[name], one) for name in ("answer_kl", "answer_saliency")}
         part.missing["value_gain"] = "continuations of a model of language: hours; see the text"
-    told = _kept("pass", all_evidence.base, setting.part(few), work=work)
-    second = told["seconds"] / setting.part(few).length.sum()
+    once = _kept("pass", all_evidence.base, setting.part(few), work=work)
+    second = once["seconds"] / setting.part(few).length.sum()
     for name, (supply, rollouts) in plan.items():
         own = setting if rollouts is every else setting.part(rollouts)
         try:

@@ -1,12 +1,13 @@
 """All credit rules over the same rollouts: what each does to a batch, and which ones do the same.
 
     OMP_NUM_THREADS=1 python -m studies.all_rules --part truthful --out data/all_rules
-    python -m studies.all_rules --part gsm8k --store runs/gsm8k.zarr --model smollm2.gguf
+    python -m studies.all_rules --part gsm8k --store gsm8k.zarr --model smollm2.gguf --traces FILE
 
 Tiny parts (truthful, style, mixed): 125 problems x 8 responses of the policy itself. `gsm8k`: a
 store of imported solutions with whatever probes it has; a rule whose evidence is not there says
-what is missing. Evidence of continuations, of masked spans and tokens, of gradients of a model of
-language is gathered for the first few problems only, and its cost is extrapolated.
+what is missing. Texts that the store's probes did not tell, continuations, masked spans and tokens,
+gradients of a model of language are gathered for the first few problems only (`rollouts` says for
+how many responses), and their cost is extrapolated.
 
     rules_<part>.csv         a rule a line: numbers of its weights and credit; mass by kind; AUROC
                              of the first wrong token (wrong responses of groups with contrast, by
@@ -49,6 +50,7 @@ from tokensense.credit.report import (
     weight_numbers,
 )
 from tokensense.errors import TokensenseError
+from tokensense.importing.labelled import read_gsm8k_solutions
 from tokensense.models.policy import load_policy
 from tokensense.segments import broadcast, segment_sum
 from tokensense.stats.localization import knows_wrong_tokens, localization
@@ -289,7 +291,16 @@ def measured(part: Part, config: Config, *, out: Path) -> None:
         print(f"  {name}: {why}")
 
 
-def main(name: str, config: Config, *, out: Path, work: Path, store: Path, model: str) -> None:
+def main(
+    name: str,
+    config: Config,
+    *,
+    out: Path,
+    work: Path,
+    store: Path,
+    model: str,
+    traces: Path | None = None,
+) -> None:
     """One part."""
     work = work / f"{name}_{config.problems if name != GSM8K else store.stem}"
     for folder in (out, work):
@@ -298,7 +309,14 @@ def main(name: str, config: Config, *, out: Path, work: Path, store: Path, model
         study, policy = ts.Study(store, mode="r"), load_policy(model)
     else:
         study, policy = tiny_study(name, config, work=work)
-    measured(supplied(read_part(name, study, policy), config, work=work), config, out=out)
+    part = read_part(name, study, policy, solutions=solutions_of(traces))
+    measured(supplied(part, config, work=work), config, out=out)
+
+
+def solutions_of(traces: Path | None) -> dict[str, str]:
+    """Reference solutions by question."""
+    problems = read_gsm8k_solutions(traces).problems if traces else []
+    return {problem.question: problem.solution for problem in problems if problem.solution}
 
 
 if __name__ == "__main__":
@@ -308,19 +326,22 @@ if __name__ == "__main__":
     parser.add_argument("--model", default="", help="that scored the store: hub id, folder, .gguf")
     parser.add_argument("--out", type=Path, default=Path("runs/all_rules"))
     parser.add_argument("--work", type=Path, default=Path("runs/all_rules"))
+    parser.add_argument("--traces", type=Path, help="GSM8K model solutions: reference solutions")
+    parser.add_argument("--told", type=int, default=Config.told, help="see Config")
     parser.add_argument("--headed", type=int, default=Config.headed, help="see Config")
     parser.add_argument("--costly", type=int, default=Config.costly, help="see Config")
     parser.add_argument("--tiny", action="store_true", help="8 problems x 4 responses")
     given_by_user = parser.parse_args()
-    chosen = Config(headed=given_by_user.headed, costly=given_by_user.costly)
+    sizes = {name: getattr(given_by_user, name) for name in ("told", "headed", "costly")}
     try:
         main(
             given_by_user.part,
-            TINY if given_by_user.tiny else chosen,
+            TINY if given_by_user.tiny else Config(**sizes),
             out=given_by_user.out,
             work=given_by_user.work,
             store=given_by_user.store,
             model=given_by_user.model,
+            traces=given_by_user.traces,
         )
     except TokensenseError as error:
         sys.exit(f"all_rules: {error}")

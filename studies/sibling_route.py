@@ -14,13 +14,13 @@ are scored with a pair of siblings shown, one right and one wrong:
 Asked is whether the first digit in which the two responses differ is among the three tokens of
 largest weight. `gcpo` is shown no sibling; `surprisal` and `random` are controls that know nothing.
 
-Tiny policies write sums of three numbers, first pair first or last pair first (an order that they
-were never taught); a sibling is shown as an example before the question. A model of language writes
-products of two numbers, split one way or the other; a sibling is told as by the probe `sibling`.
+The texts are those of `sibling_texts`. A sibling is shown to a tiny policy as an example before the
+question, and told to a model of language as by the probe `sibling`.
 
 Where weights are equal, a hit counts by its chance under random order. `shares.csv` has shares with
 Wilson intervals and n problems; `story.csv` is 15 x 23 token by token, whatever comes out: C says
-"35" on the route of the response, D "105" on the other. A run that is stopped goes on.
+"35" on the route of the response, D "105" on the other; `studies.sibling_story` makes a page of it.
+A run that is stopped goes on.
 
 Source: methods/statistics.md, "Sibling contrast copies the sibling's route"; the story is that of
 popular accounts of arXiv:2605.29198.
@@ -38,6 +38,7 @@ import numpy as np
 from statsmodels.stats.proportion import proportion_confint
 
 from studies.rows import written
+from studies.sibling_texts import Told, Written, product, products, sums
 from tokensense.credit import CATALOGUE
 from tokensense.credit.base import weights_of
 from tokensense.credit.evidence import Evidence
@@ -47,7 +48,6 @@ from tokensense.models.plan import Branch
 from tokensense.models.policy import Policy, load_policy
 from tokensense.models.scorer import score
 from tokensense.probes import bank
-from tokensense.tasks.arithmetic import NUMBERS
 
 TOP = 3
 NO_PAIR = "none"
@@ -72,87 +72,6 @@ class Config:
 
 
 TINY = Config(policies=("tiny:mixed",), problems=8)
-
-
-class Written(NamedTuple):
-    """A response, right and with the error; alike up to the first digit that differs."""
-
-    right: str
-    wrong: str
-
-
-class Told(NamedTuple):
-    """A problem with its texts.
-
-    question: of it. own: the responses that are scored. siblings: "same" and "other" route.
-    """
-
-    question: str
-    own: Written
-    siblings: dict[str, Written]
-
-
-def without_carry(product: int, units: int) -> int:
-    """What a product (or sum) comes to when the carry of its units is dropped."""
-    return product - 10 * (units // 10)
-
-
-def sums(rng: np.random.Generator) -> Told:
-    """`a + b + c` with a carry in a + b and in b + c; routes begin with one or the other."""
-    while True:
-        a, b, c = (int(n) for n in rng.integers(11, 20, size=3))
-        if min(a % 10 + b % 10, b % 10 + c % 10) >= 10:
-            break
-
-    def text(first: tuple[int, int], last: int, words: str) -> Written:
-        begin, then, equals, end = words.split()
-        x, y = first
-        found = []
-        for total in (x + y, without_carry(x + y, x % 10 + y % 10)):
-            digits = (" ".join(NUMBERS[n]) for n in (x, y, total, total, last, total + last))
-            m, n, s, again, k, t = digits
-            found.append(f"{begin} {m} + {n} {equals} {s} ; {then} {again} + {k} {equals} {t} ;")
-            found[-1] += f" {end} {t} {tiny.END}"
-        return Written(*found)
-
-    question = " + ".join(" ".join(NUMBERS[n]) for n in (a, b, c))
-    return Told(
-        question,
-        text((a, b), c, "first then gives answer"),
-        {
-            "same": text((a, b), c, "begin next is result"),
-            "other": text((b, c), a, "begin next is result"),
-        },
-    )
-
-
-def products(rng: np.random.Generator) -> Told:
-    """`a × b` with a carry in a times the units of b, and in b times the units of a."""
-    while True:
-        a, b = (int(n) for n in rng.integers(12, 100, size=2))
-        if a % 10 * (b % 10) >= 10 and min(a % 10, b % 10) > 1 and a != b:
-            return product(a, b)
-
-
-def product(a: int, b: int) -> Told:
-    """Texts of one product; both routes have the same two products of units."""
-
-    def text(whole: int, split: int, form: str) -> Written:
-        tens, units = split // 10 * 10, split % 10
-        found = []
-        for part in (whole * units, without_carry(whole * units, whole % 10 * units)):
-            found.append(
-                form.format(w=whole, t=tens, u=units, x=whole * tens, y=part, z=whole * tens + part)
-            )
-        return Written(*found)
-
-    first = "{w} × {t} = {x}. {w} × {u} = {y}. {x} + {y} = {z}. The answer is {z}."
-    second = "We have {w} × {t} = {x}, and {w} × {u} = {y}. So {x} + {y} = {z}."
-    return Told(
-        f"What is {a} × {b}?",
-        text(a, b, first),
-        {"same": text(a, b, second), "other": text(b, a, second)},
-    )
 
 
 def shown_to_tiny(policy: Policy, told: Told, question: str, sibling: str) -> list[int]:

@@ -1,12 +1,13 @@
 """What every rule of the catalogue keeps to; the tables say what each rule declares."""
 
 import math
+import random
 import re
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.credit.builders import (
@@ -142,6 +143,18 @@ weighted = pytest.mark.parametrize("name", [name for name in CATALOGUE if name n
 few = settings(max_examples=4)
 
 
+def judged(length, *, seed):
+    """Evidence of rollouts that all have an advantage: without one, any weights give no credit."""
+    found = arrays(length, seed=seed)
+    assert (found["advantage"] != 0).all()
+    return found
+
+
+# What is drawn may be empty, a token long or without an advantage; this never is.
+PLENTY = judged([5, 2, 0, 9, 1], seed=8)
+plenty = example(found=PLENTY)
+
+
 def told(name, found, library="numpy"):
     """Just what the rule reads; that nothing else counts is a test of its own."""
     read = CATALOGUE[name].needs | {"length", "advantage", "mask"}
@@ -177,6 +190,7 @@ def test_a_rule_says_what_it_is(name):
 
 @every_rule
 @given(found=made_up())
+@plenty
 @few
 def test_credit_is_finite_and_never_turns_the_sign_unless_it_says_so(name, found):
     rule = CATALOGUE[name]
@@ -191,7 +205,7 @@ def test_credit_is_finite_and_never_turns_the_sign_unless_it_says_so(name, found
 
 @every_rule
 def test_extreme_evidence_gives_finite_credit(name):
-    found = arrays([4, 3], seed=1)
+    found = judged([4, 3], seed=13)
     for array in (*SHIFTS, *POSITIVE, *VECTORS, "logp", "span_drop"):
         found[array] = found[array] * 1e4
     assert np.isfinite(CATALOGUE[name].assign(told(name, found))).all()
@@ -202,6 +216,7 @@ def test_extreme_evidence_gives_finite_credit(name):
 
 @weighted
 @given(found=made_up())
+@plenty
 @few
 def test_the_budget_is_kept(name, found):
     weights = weights_of(CATALOGUE[name], told(name, found))
@@ -223,11 +238,12 @@ def test_the_budget_is_kept(name, found):
 
 
 @every_rule
-@given(found=made_up(), random=st.randoms())
+@given(found=made_up(), draw=st.randoms())
+@example(found=PLENTY, draw=random.Random(2))
 @few
-def test_the_order_of_rollouts_does_not_matter(name, found, random):
+def test_the_order_of_rollouts_does_not_matter(name, found, draw):
     order = list(range(len(found["length"])))
-    random.shuffle(order)
+    draw.shuffle(order)
     credit = CATALOGUE[name].assign(told(name, found))
     expected = by_rollout({"length": found["length"], "credit": credit}, order)["credit"]
     other = by_rollout(found, order)
@@ -252,6 +268,7 @@ def test_rollouts_of_no_and_of_one_token(name, library):
 
 @every_rule
 @given(found=made_up())
+@plenty
 @few
 def test_numpy_and_pytorch_agree(name, found):
     one, other = (CATALOGUE[name].assign(told(name, found, library)) for library in LIBRARIES)
@@ -262,7 +279,7 @@ def test_numpy_and_pytorch_agree(name, found):
 
 @every_rule
 def test_no_gradient_flows_and_the_advantage_gives_the_dtype(name):
-    found = arrays([3, 0, 5], seed=2)
+    found = judged([3, 0, 5], seed=4)
     for dtype in (torch.float32, torch.float64):
         made = {
             n: torch.tensor(a, dtype=dtype, requires_grad=True) if a.dtype.kind == "f" else
@@ -275,10 +292,11 @@ def test_no_gradient_flows_and_the_advantage_gives_the_dtype(name):
 
 
 @every_rule
-@given(found=made_up(least=1), random=st.randoms())
+@given(found=made_up(least=1), draw=st.randoms())
+@example(found=PLENTY, draw=random.Random(2))
 @few
-def test_masked_tokens_get_nothing_and_change_nothing(name, found, random):
-    mask = np.array([random.random() < 0.6 for _ in found["logp"]], dtype=bool)
+def test_masked_tokens_get_nothing_and_change_nothing(name, found, draw):
+    mask = np.array([draw.random() < 0.6 for _ in found["logp"]], dtype=bool)
     # What stands at masked places is anything, even nothing.
     empty = {n: np.nan if n not in NOT_FLOAT else found[n].dtype.type(1) for n in found}
     holes = {
@@ -299,10 +317,11 @@ def test_masked_tokens_get_nothing_and_change_nothing(name, found, random):
 @pytest.mark.parametrize("name", [n for n, at in UNIFORM.items() if not isinstance(at, str)])
 @pytest.mark.parametrize("library", LIBRARIES)
 @given(found=made_up(), narrow=st.booleans())
+@example(found=PLENTY, narrow=True)
 @few
 def test_the_uniform_setting_is_plain_grpo_to_the_last_bit(name, library, found, narrow):
     if narrow:
-        found["advantage"] = found["advantage"].astype(np.float32)
+        found = found | {"advantage": found["advantage"].astype(np.float32)}
     credit = adjusted(CATALOGUE[name], **UNIFORM[name]).assign(told(name, found, library))
     expected = np.repeat(found["advantage"], found["length"])
     np.testing.assert_array_equal(np.asarray(credit), expected)
@@ -323,7 +342,7 @@ def test_equal_rewards_give_exactly_nothing_unless_it_says_so(name, kind):
 
 @every_rule
 def test_a_rule_reads_just_what_it_needs(name):
-    rule, found = CATALOGUE[name], arrays([3, 4], seed=5)
+    rule, found = CATALOGUE[name], judged([3, 4], seed=13)
     needed = {n: found[n] for n in (*rule.needs, "length", "advantage")}
     np.testing.assert_array_equal(rule.assign(evidence(needed)), rule.assign(evidence(found)))
     for lacking in rule.needs:
@@ -336,6 +355,6 @@ def test_a_rule_reads_just_what_it_needs(name):
 
 @weighted
 def test_credit_is_weight_times_advantage(name):
-    found = evidence(arrays([3, 4], seed=6))
+    found = evidence(judged([3, 4], seed=6))
     expected = weights_of(CATALOGUE[name], found) * broadcast(found.advantage, found.length)
     np.testing.assert_array_equal(CATALOGUE[name].assign(found), expected)

@@ -23,7 +23,7 @@ def part(*, lacking=()):
     found["kind"] = rng.choice(["digit", "format"], int(found["length"].sum()))
     for name in lacking:
         found[name][: found["length"][:4].sum()] = np.nan
-    setting = Setting(None, {}, [], [], found, False)
+    setting = Setting(None, {}, [], [], [], found, False)
     return Part("made_up", setting, None, found, {"z_pos": "nobody asked"}, {})
 
 

@@ -23,7 +23,7 @@ def probe(
         list[str] | None,
         typer.Option(
             "--probe",
-            help="opposed, placebo, neutral, published, outcome_tone, answer, sibling, "
+            help="opposed, placebo, neutral, published, outcome_tone, answer, sibling, reference, "
             "negative_prompt; once a probe. "
             "The first three if neither this nor --conditions is given.",
         ),
