@@ -274,7 +274,7 @@ def main(
     *,
     out: Path,
     policies: Path | None = None,
-    shares: Sequence[float] | None = None,
+    only: Sequence[float] | None = None,
 ) -> None:
     """Train what is not trained, study what is not studied, add up; resumes.
 
@@ -282,13 +282,11 @@ def main(
         config: the whole ladder.
         out: folder of lines and tables.
         policies: folder of policies; below `out` by default.
-        shares: of this run, all by default: several runs add to one ladder.
+        only: shares of this run, all by default: several runs add to one ladder.
     """
     out.mkdir(parents=True, exist_ok=True)
     done = {(row["share"], row["seed"], row["number"]) for row in known(out)}
-    for seed, number, share in product(
-        config.seeds, range(config.studies), shares or config.shares
-    ):
+    for seed, number, share in product(config.seeds, range(config.studies), only or config.shares):
         if tuple(str(value) for value in key(share, seed, number).values()) in done:
             continue
         folder = policy_folder(share, seed, config, root=policies or out / "policies")
@@ -317,7 +315,7 @@ if __name__ == "__main__":
             TINY if given.tiny else Config(),
             out=given.out,
             policies=given.policies,
-            shares=given.shares,
+            only=given.shares,
         )
     except TokensenseError as error:
         sys.exit(f"detection_limit: {error}")

@@ -103,7 +103,7 @@ def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
     study.main(config, out=tmp_path, policies=tmp_path / "p")
     assert asked[4:] == [(1.0, 1)]
     assert len(trained) == 2
-    study.main(config, out=tmp_path / "part", policies=tmp_path / "p", shares=[1.0])
+    study.main(config, out=tmp_path / "part", policies=tmp_path / "p", only=[1.0])
     assert asked[5:] == [(1.0, 0), (1.0, 1)]
     with (tmp_path / study.TABLE).open() as file:
         assert {r["studies"] for r in csv.DictReader(file)} == {"2"}
