@@ -156,13 +156,13 @@ def described(study: ts.Study, config: Config, *, name: str, out: Path) -> None:
     (out / "page.md").write_text(text, "utf-8")
 
 
-def main(config: Config, *, traces: Path, out: Path, name: str, model: str | None = None) -> None:
+def main(config: Config, *, traces: Path, out: Path, model: str | None = None) -> None:
     """Import, probe, analyze, draw; resumes."""
     policy = ts.load_policy(model or str(smollm2()))
     study = ts.Study(out / "store.zarr")
     for place, file in enumerate(traces_for(config, traces, policy=policy, out=out)):
         probed(study, file, config, policy=policy, there=place * (config.portion or 0))
-        described(study, config, name=name, out=out)
+        described(study, config, name=traces.stem, out=out)
 
 
 if __name__ == "__main__":
@@ -179,7 +179,6 @@ if __name__ == "__main__":
         main(
             replace(chosen, **TINY) if given.tiny else chosen,
             traces=given.traces,
-            name=f"{given.part}: {given.traces.stem}",
             model=given.model,
             out=given.out or Path("runs") / name,
         )
