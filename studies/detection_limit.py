@@ -238,7 +238,7 @@ def page(
         "Share of studies in which each fires, by the share of training examples whose tag told",
         "the outcome. In brackets exact 99 % limits. Thresholds were committed before any policy",
         f"was trained (`rules.json`). {done} of {planned} studies are done"
-        + (": a part of the ladder, whose limits may move." if done < planned else "."),
+        + (": a part of the ladder, from which no limit is read." if done < planned else "."),
         "",
         "| diagnostic | "
         + " | ".join(f"truth {share:g}, n {n}" for share, n in counts.items())
@@ -249,8 +249,13 @@ def page(
         own = [row for row in table if row["diagnostic"] == name]
         cells = [f"{row['fired']:.2f} [{row['low']:.2f}, {row['high']:.2f}]" for row in own]
         lines.append(f"| {name}: {meaning.replace('|', '')} | " + " | ".join(cells) + " |")
-    lines += ["", "Lowest share from which on it fires in 95 % of the studies at each share:", ""]
-    lines += [f"* {row['diagnostic']}: {row['limit']}" for row in lowest]
+    if done >= planned:
+        lines += [
+            "",
+            "Lowest share from which on it fires in 95 % of the studies at each share:",
+            "",
+        ]
+        lines += [f"* {row['diagnostic']}: {row['limit']}" for row in lowest]
     lines += [
         "",
         "What would change a limit: more studies and training seeds a share (two were planned); a",

@@ -110,6 +110,11 @@ def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
     text = (tmp_path / "page.md").read_text()
     assert "4 of 4 studies are done." in text
     assert "| truth 0, n 2 | truth 1, n 2 |" in text
+    assert "* told: none" in text
+    part = study.page(table := study.shares_table(study.known(tmp_path)), [], planned=9)
+    assert "a part of the ladder, from which no limit is read" in part
+    assert len(table) == 16
+    assert "* told" not in part
 
 
 @pytest.mark.slow
