@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-import tokensense as ts
 from tests.probes.tiny import tiny_policy
-from tests.test_study import FIELDS, write_traces
+from tests.test_study import scored_study
 from tokensense.centering import centers
 from tokensense.cli import app
 from tokensense.credit.advantages import ADVANTAGES
@@ -22,14 +21,7 @@ from tokensense.stats.centers import center_numbers
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("centering")
-    found, policy = ts.Study(folder / "s.zarr"), tiny_policy()
-    policy.model.save_pretrained(folder / "policy")
-    policy.tokenizer.save_pretrained(folder / "policy")
-    traces = write_traces(folder / "traces.jsonl")
-    found.ingest(traces, format="jsonl", policy=policy, fields=FIELDS, limit=9)
-    found.probe(policy, ["neutral"], frames=1, progress=False)
-    return found
+    return scored_study(tmp_path_factory.mktemp("centering"))
 
 
 def test_numbers_are_those_of_one_pass_over_prompts_and_responses(study):

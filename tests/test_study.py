@@ -56,6 +56,17 @@ FIELDS = {
 }
 
 
+def scored_study(folder, *, limit=9):
+    """A store of some of these solutions, with a base; its policy lies beside it."""
+    found, policy = ts.Study(folder / "s.zarr"), tiny_policy()
+    policy.model.save_pretrained(folder / "policy")
+    policy.tokenizer.save_pretrained(folder / "policy")
+    traces = write_traces(folder / "traces.jsonl")
+    found.ingest(traces, format="jsonl", policy=policy, fields=FIELDS, limit=limit)
+    found.probe(policy, ["neutral"], frames=1, progress=False)
+    return found
+
+
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     folder = tmp_path_factory.mktemp("study")

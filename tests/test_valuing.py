@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import tokensense as ts
 from tests.probes.tiny import tiny_policy
-from tests.test_study import FIELDS, write_traces
+from tests.test_study import scored_study
 from tokensense import valuing
 from tokensense.centering import branches_of
 from tokensense.cli import app
@@ -20,14 +20,7 @@ from tokensense.segments import broadcast
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("valuing")
-    found, policy = ts.Study(folder / "s.zarr"), tiny_policy()
-    policy.model.save_pretrained(folder / "policy")
-    policy.tokenizer.save_pretrained(folder / "policy")
-    traces = write_traces(folder / "traces.jsonl")
-    found.ingest(traces, format="jsonl", policy=policy, fields=FIELDS, limit=9)
-    found.probe(policy, ["neutral"], frames=1, progress=False)
-    return found
+    return scored_study(tmp_path_factory.mktemp("valuing"))
 
 
 @pytest.mark.parametrize("at_once", [1, 8192])
@@ -67,24 +60,16 @@ def test_rules_and_the_token_view_read_them(study):
     np.testing.assert_array_equal(kept["learning_value"], found["learning_value"])
 
 
-def test_without_them_a_rule_says_who_supplies_them(tmp_path, study):
-    fresh = ts.Study(tmp_path / "s.zarr")
-    traces = write_traces(tmp_path / "traces.jsonl")
-    fresh.ingest(traces, format="jsonl", policy=tiny_policy(), fields=FIELDS, limit=4)
-    fresh.probe(tiny_policy(), ["neutral"], frames=1, progress=False)
+def test_without_them_a_rule_says_who_supplies_them(tmp_path):
     with pytest.raises(StatisticsError, match=r"`tokensense.learning_values`"):
-        ts.assign_credit(fresh, ["vcore"])
+        ts.assign_credit(scored_study(tmp_path, limit=4), ["vcore"])
 
 
 def test_halves_without_contrast_and_other_policies_are_refused(study, tmp_path):
     with pytest.raises(StoreError, match="need the policy that scored"):
         ts.learning_values(study, tiny_policy(seed=5), progress=False)
-    fresh = ts.Study(tmp_path / "s.zarr")
-    traces = write_traces(tmp_path / "traces.jsonl")
-    fresh.ingest(traces, format="jsonl", policy=tiny_policy(), fields=FIELDS, limit=1)
-    fresh.probe(tiny_policy(), ["neutral"], frames=1, progress=False)
     with pytest.raises(StatisticsError, match="one half has none"):
-        ts.learning_values(fresh, tiny_policy(), progress=False)
+        ts.learning_values(scored_study(tmp_path, limit=1), tiny_policy(), progress=False)
 
 
 def test_the_command_says_how_far_both_halves_agree(study):
