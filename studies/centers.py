@@ -2,13 +2,13 @@
 
     OMP_NUM_THREADS=1 python -m studies.centers --regime A --out data/centers
 
-One sample of groups from a policy. Four geometries: the published row proxy, the hidden gradient,
-the gradient of the whole head, and exact gradients of all parameters. `numbers.csv` holds centers
-and coefficients in each; `claims.csv` what rows 16 to 19 of methods/claims.md ask for, with
-intervals: 16 cosine without format tokens, against as many random ones; 17 contrast of held-out
-centers, beside a control whose centers know nothing; 18 held-out discriminator, K = 1 against
-K = 3; 19 alphas of the row proxy against exact ones, tokens with p < .9, a value a pool of 8
-problems. `types.csv`: mean coefficient by token.
+One sample of groups from a policy. Five geometries: the published row proxy, the hidden gradient
+in full and of the 8 likeliest tokens, the gradient of the whole head, and exact gradients of all
+parameters. `numbers.csv` holds centers and coefficients in each; `claims.csv` what rows 16 to 19
+of methods/claims.md ask for, with intervals: 16 cosine without format tokens, against as many
+random ones; 17 contrast of held-out centers, beside a control whose centers know nothing; 18
+held-out discriminator, K = 1 against K = 3; 19 alphas of each proxy against exact ones, tokens with
+p < .9, a value a pool of 8 problems. `types.csv`: mean coefficient by token.
 
 Source: methods/delta.md section 6; methods/claims.md.
 """
@@ -36,6 +36,7 @@ from tokensense.stats.resampling import Estimates, Resampling, intervals, resamp
 from tokensense.tasks import tables
 
 EXACT = "exact"
+LIKELIEST = 8  # tokens, of 60 or so
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,9 @@ TINY = Config(regime="C", problems=10, group=4, pool=5)
 
 
 def geometries(policy: Policy, batch: Batch) -> dict[str, Geometry]:
-    """All four; the exact one runs the model whenever it is asked."""
+    """All five; the exact one runs the model whenever it is asked."""
     view = head_view(policy, batch.branches, residual=True)
+    few = head_view(policy, batch.branches, top=LIKELIEST)
     hidden, logp = view.hidden.astype(np.float64), view.logp.astype(np.float64)
 
     def exact(positive: np.ndarray, negative: np.ndarray) -> Contrast:
@@ -73,6 +75,7 @@ def geometries(policy: Policy, batch: Batch) -> dict[str, Geometry]:
     return {
         "row": dense(row_gradient(hidden, logp)),
         "hidden": dense(view.hidden_gradient.astype(np.float64)),
+        f"hidden, top {LIKELIEST}": dense(few.hidden_gradient.astype(np.float64)),
         "head": full_head(view.residual.astype(np.float64), hidden),
         EXACT: exact,
     }
@@ -107,22 +110,29 @@ def mean_of(values: np.ndarray) -> Estimates:
     return intervals(found).part(0)
 
 
-def pool_agreements(policy: Policy, batch: Batch, config: Config) -> np.ndarray:
-    """Spearman of row and exact alphas in pools of their own; pools of one side are left out."""
-    found = []
+def pool_agreements(policy: Policy, batch: Batch, config: Config) -> dict[str, np.ndarray]:
+    """Spearman of each proxy's and exact alphas in pools of their own, a value a pool.
+
+    Pools of one side are left out.
+    """
+    found: dict[str, list[float]] = {}
     for first in range(0, config.problems, config.pool):
         own = np.flatnonzero((batch.group >= first) & (batch.group < first + config.pool))
         part = Batch(
             *([every[i] for i in own] for every in (batch.chains, batch.branches, batch.labels)),
             batch.group[own],
         )
-        made, spread = geometries(policy, part), broadcast(part.advantage, part.length)
-        row, exact = (fit(made[name], spread) for name in ("row", EXACT))
-        if row is not None and exact is not None:
-            logp = head_view(policy, part.branches).logp
-            compared = (np.exp(logp) < 0.9) & (spread != 0)
-            found.append(coefficients.proxy_agreement(row, exact, compared).spearman)
-    return np.array(found)
+        spread = broadcast(part.advantage, part.length)
+        fitted = {name: fit(one, spread) for name, one in geometries(policy, part).items()}
+        exact = fitted.pop(EXACT)
+        if exact is None:
+            continue
+        compared = (np.exp(head_view(policy, part.branches).logp) < 0.9) & (spread != 0)
+        for name, proxy in fitted.items():
+            assert proxy is not None  # the sides do not depend on the geometry
+            agreement = coefficients.proxy_agreement(proxy, exact, compared)
+            found.setdefault(name, []).append(agreement.spearman)
+    return {name: np.array(values) for name, values in found.items()}
 
 
 def blind_alpha(vectors: np.ndarray, advantage: np.ndarray, batch: Batch) -> np.ndarray:
@@ -164,8 +174,8 @@ def claims(policy: Policy, batch: Batch, config: Config) -> Iterator[dict[str, o
     yield _line("17", "the same with centers of shuffled responses, K = 1", change)
     gap = mean_of(elsewhere.auroc[1] - elsewhere.auroc[3])
     yield _line("18", "held-out AUROC, K = 1 minus K = 3", gap)
-    agreements = mean_of(pool_agreements(policy, batch, config))
-    yield _line("19", "Spearman of alpha, row against exact, p < .9", agreements)
+    for name, values in pool_agreements(policy, batch, config).items():
+        yield _line("19", f"Spearman of alpha, {name} against exact, p < .9", mean_of(values))
 
 
 def _line(row: str, number: str, found: Estimates) -> dict[str, object]:
