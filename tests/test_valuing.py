@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import tokensense as ts
 from tests.probes.tiny import tiny_policy
-from tests.test_study import scored_study
+from tests.test_study import FIELDS, scored_study
 from tokensense import valuing
 from tokensense.centering import branches_of
 from tokensense.cli import app
@@ -63,6 +63,21 @@ def test_rules_and_the_token_view_read_them(study):
 def test_without_them_a_rule_says_who_supplies_them(tmp_path):
     with pytest.raises(StatisticsError, match=r"`tokensense.learning_values`"):
         ts.assign_credit(scored_study(tmp_path, limit=4), ["vcore"])
+
+
+def test_values_from_before_an_append_are_asked_for_again(tmp_path):
+    grown = scored_study(tmp_path, limit=4)
+    ts.learning_values(grown, tiny_policy(), progress=False)
+    more = tmp_path / "more.jsonl"
+    lines = (tmp_path / "traces.jsonl").read_text("utf-8").splitlines()
+    more.write_text("\n".join(lines[-4:]), "utf-8")
+    grown.ingest(more, format="jsonl", policy=tiny_policy(), fields=FIELDS, append=True)
+    grown.probe(tiny_policy(), ["neutral"], frames=1, progress=False)
+    with pytest.raises(StatisticsError, match=r"`tokensense.learning_values`"):
+        ts.assign_credit(grown, ["vcore"])
+    found = ts.learning_values(grown, tiny_policy(), progress=False)
+    assert found.sizes["token"] == grown.tokens().sizes["token"]
+    assert np.isfinite(ts.assign_credit(grown, ["vcore"])["weight"].values).all()
 
 
 def test_halves_without_contrast_and_other_policies_are_refused(study, tmp_path):

@@ -92,12 +92,11 @@ def assign_credit(
 
 
 def _with_values(tokens: xr.Dataset, archive: Archive) -> xr.Dataset:
-    """Learning values, where they were measured; NaN for rollouts that were appended since."""
+    """Learning values, where they were measured on all rollouts that the store has now."""
     if "learning_value" not in names_in(archive, "stats"):
         return tokens
     kept = archive.read("/stats/learning_value")["learning_value"].values
-    later = np.full(tokens.sizes["token"] - kept.size, np.nan)
-    return tokens.assign(learning_value=("token", np.concatenate([kept, later])))
+    return tokens.assign(learning_value=("token", kept))
 
 
 def credit_of(
