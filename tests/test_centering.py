@@ -61,3 +61,11 @@ def test_another_policy_than_the_stores_is_refused(study):
     other = tiny_policy(seed=1)
     with pytest.raises(StoreError, match="need the policy that scored the store"):
         centers(study, other)
+
+
+def test_a_store_too_small_for_token_types_has_centers_and_their_figure(tmp_path):
+    small = scored_study(tmp_path, limit=1)
+    found = centers(small, tiny_policy(), resamples=100)
+    assert found["center_types"].sizes["type"] == 0
+    drawn = small.figures(tmp_path / "figures", which="centers")
+    assert {"centers", "center_lambda"} == {name for name in drawn["figures"]}

@@ -134,5 +134,5 @@ def _types(inputs: Inputs, style: Style, width: float) -> Rendered:
 FIGURES = {
     "centers": FigureSpec(("centers",), _centers),
     "center_lambda": FigureSpec(("centers", "center_lambda"), _lambda),
-    "center_types": FigureSpec(("centers", "center_types"), _types),
+    "center_types": FigureSpec(("centers", "center_types"), _types, optional=True),
 }

@@ -188,6 +188,8 @@ def _plain(key: str, value: object) -> object:
 def drawable(name: str, inputs: Inputs) -> dict[str, FigureSpec]:
     """The figures of a set that can be drawn; optional ones drop out where an input is missing.
 
+    An input without rows, as token types of a small store, is missing too.
+
     Args:
         name: of the set, one of CATALOGUE.
         inputs: as for `render`.
@@ -195,8 +197,13 @@ def drawable(name: str, inputs: Inputs) -> dict[str, FigureSpec]:
     return {
         figure: spec
         for figure, spec in CATALOGUE[name].items()
-        if not spec.optional or all(need in inputs for need in spec.needs)
+        if not spec.optional or all(_has_rows(inputs, need) for need in spec.needs)
     }
+
+
+def _has_rows(inputs: Inputs, need: str) -> bool:
+    """Is the input there, and is there anything in it?"""
+    return need in inputs and all(size > 0 for size in inputs[need].sizes.values())
 
 
 def _needed(name: str, inputs: Inputs) -> Inputs:

@@ -225,8 +225,8 @@ def _types(
     row = np.array([place[int(one)] for one in token_id[own]], dtype=np.int64)
     cell = owner[own] * len(place) + row
     values = np.stack([lam[own], np.ones(own.size)], axis=1)
-    flat = cluster_sums(values, cell, clusters=plan.clusters * max(len(place), 1))
-    sums = flat.reshape(plan.clusters, -1, 2)
+    flat = cluster_sums(values, cell, clusters=plan.clusters * len(place))
+    sums = flat.reshape(plan.clusters, len(place), 2)  # a small store may have no type with LEAST
     found = intervals(
         resample(sums, lambda t: ratio(t[..., 0], t[..., 1]), plan=plan, present=sums[..., 1] > 0)
     )
