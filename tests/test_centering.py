@@ -68,4 +68,4 @@ def test_a_store_too_small_for_token_types_has_centers_and_their_figure(tmp_path
     found = centers(small, tiny_policy(), resamples=100)
     assert found["center_types"].sizes["type"] == 0
     drawn = small.figures(tmp_path / "figures", which="centers")
-    assert {"centers", "center_lambda"} == {name for name in drawn["figures"]}
+    assert {"centers", "center_lambda"} == set(drawn["figures"])
