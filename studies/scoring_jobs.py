@@ -37,8 +37,8 @@ class Job(NamedTuple):
 PLACEBOS = ("", *(f"This solution was written about {word}." for word in TOPICS))
 JOBS = {
     "short": Job(questions=4, group=4, conditions=VERDICTS),
-    "long": Job(questions=1, group=8, conditions=VERDICTS, joined=8),
-    "few-shot": Job(questions=4, group=8, conditions=VERDICTS, examples=6),
+    "long": Job(questions=1, group=8, conditions=VERDICTS, joined=6),
+    "few-shot": Job(questions=2, group=8, conditions=VERDICTS, examples=6),
     "probe": Job(questions=1, group=4, conditions=PLACEBOS),
 }
 

@@ -1,20 +1,21 @@
 """How fast fixed traces are scored again, beside how others would do it.
 
-    python -m studies.scoring_speed --model SmolLM2.gguf --out runs/scoring_speed
-    python -m studies.scoring_speed --model SmolLM2.gguf --quick
+    python -m studies.scoring_speed --models SmolLM2.gguf Gemma.gguf --dtypes bfloat16
+    python -m studies.scoring_speed --models SmolLM2.gguf --quick
 
-Every variant is a process of its own on one core: it loads the model, measures the rate of the
-model's own linear maps at 2,048 rows, warms up (compiling counts as warm-up and is printed apart),
-then scores the job once. Variants take turns, for as many repeats as asked; median and range.
-Peers run sorted by length at their best batch of 1, 4, 8, 16, found once: sizes are tried upward,
-each on one batch, until one is a tenth slower than the best. A peer's rate does not depend on how
-many batches it is given, so it is timed on whole batches spread over the lengths, some 6 seconds of
-them; ours shares work between branches and always scores the whole job.
+Both models take up to an hour a number format: give one format a run. Every variant is a process of
+its own on one core, forked from one that only loads the model: it measures the rate of the model's
+own linear maps at 2,048 rows, warms up (compiling counts as warm-up and is kept apart), then scores
+the job, again while that took less than 3 seconds. Variants take turns, for as many repeats as
+asked; median and range. Peers run sorted by length at their best batch of 1, 4, 8, 16, found once:
+sizes are tried upward, each on one batch, until one is a tenth slower than the best. A peer's rate
+does not depend on how many batches it is given, so it is timed on whole batches spread over the
+lengths, some 6 seconds of them; ours shares work between branches and always scores the whole job.
 
 The hard floor is the time of the work that nobody can avoid at that rate: each prompt and condition
 once, responses once a condition, head rows of scored tokens only, causal attention (2 x parameters
 of the layers' linear maps x tokens + 2 x vocabulary x hidden x scored + attention). Errors are
-against a float32 body with a float64 softmax, on branches that some 30 seconds of it reach. Needs
+against a float32 body with a float64 softmax, on branches that some 15 seconds of it reach. Needs
 the extra `peers` for TRL, minicons, lm-eval; what is not installed is left out and said.
 
 Each run adds lines to `runs.csv` of the folder; a study that is stopped goes on.
@@ -25,14 +26,14 @@ import csv
 import ctypes
 import importlib.util
 import itertools
-import json
+import multiprocessing
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ from tokensense.models.selfcheck import layer_windows
 
 BATCHES = (1, 4, 8, 16)
 PEER_SECONDS = 6.0
-REFERENCE_SECONDS = 30.0
+REFERENCE_SECONDS = 15.0
+LEAST_SECONDS = 3.0
 NEEDS = {
     "TRL logits_to_keep": "trl",
     "TRL 1.16": "trl",
@@ -69,7 +71,7 @@ REFERENCE = "reference"
 
 @dataclass(frozen=True)
 class Run:
-    """One variant on one job. seconds: of the timed pass over `scored` tokens.
+    """One variant on one job. seconds: of the timed passes over `scored` tokens in all.
 
     floor: seconds of the same share of the job at the rate of its linear maps. batch: sequences at
     a time; ours: 0.
@@ -143,13 +145,14 @@ def measure(
     batch, places, call = _prepared(variant, policy, branches, batch)
     warm_up = time.monotonic() - begun
     asked = [branches[i] for i in places]
-    before = memory_start()
+    before, passes, seconds = memory_start(), 0, 0.0
     begun = time.perf_counter()
     with torch.inference_mode():
-        found = call(asked)
-    seconds = time.perf_counter() - begun
+        while seconds < LEAST_SECONDS:
+            found = call(asked)
+            passes, seconds = passes + 1, time.perf_counter() - begun
     peak = (status("VmHWM") - before) / 1024
-    scored = sum(len(b.response) for b in asked)
+    scored = passes * sum(len(b.response) for b in asked)
     share = scored / sum(len(b.response) for b in branches)
     floor = floor_work(policy, branches) / rate * share
     figures = (scored, seconds, warm_up, floor, rate / 1e9, batch, peak, np.nan, np.nan)
@@ -162,15 +165,17 @@ def _prepared(
 ) -> tuple[int, list[int], Callable[[list[Branch]], Any]]:
     """A warm variant: its batch (found where 0 is given), places to be timed, and the call."""
     if variant in OURS:
-        part = branches[:: max(1, len(branches) // 16)][:16]
         settings = OURS[variant] | {"tokens_per_row": fastest_row(policy)}
-        score(policy, part, **settings)
+        tokens = sum(len(b.context) + len(b.response) for b in branches)
+        step = max(1, tokens // (3 * fastest_row(policy)))  # what is left fills some rows
+        score(policy, branches[::step], **settings)
         everything = list(range(len(branches)))
         return 0, everything, lambda all_: [s.logp for s in score(policy, all_, **settings)]
     peer = reference if variant == REFERENCE else PEERS[variant]
     alone = variant in (REFERENCE, "one at a time")
+    few = Branch(branches[-1].context[-4:], branches[-1].response[:4])
     with torch.inference_mode():
-        peer(policy, branches[-1:], 1)  # what happens once: imports, patches
+        peer(policy, [few], 1)  # what happens once: imports, patches
         batch, each = best_batch(peer, policy, branches, (1,) if alone else (batch,) * bool(batch))
     limit = REFERENCE_SECONDS if variant == REFERENCE else PEER_SECONDS
     places = spread(len(branches), batch, wanted=limit / each)
@@ -212,20 +217,32 @@ def memory_start() -> float:
 # One process a run
 
 
-def child(given: argparse.Namespace) -> None:
-    """Run one variant and print its line as JSON."""
-    torch.set_num_threads(1)
-    os.sched_setaffinity(0, {given.core})
-    policy = load_policy(given.model, dtype=given.dtype)
-    branches = job(given.job, policy, data=given.data, quick=given.quick)
-    truth = given.out / f"{given.job}-{Path(given.model).stem}{'-quick' * given.quick}.npz"
-    run, found = measure(given.variant, policy, branches, name=given.job, batch=given.batch)
+def apart(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What some work returns, done in a forked process; its error is printed and ends the study."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=lambda: theirs.send(work()))
+    process.start()
+    theirs.close()
+    try:
+        return dict(ours.recv())
+    except EOFError:
+        sys.exit("a variant failed, for the reason above")
+    finally:
+        process.join()
+
+
+def line_of(
+    variant: str, policy: Policy, branches: list[Branch], *, name: str, batch: int, truth: Path
+) -> dict[str, Any]:
+    """A run as a line of the table. truth: the reference's log-probabilities, written by it."""
+    run, found = measure(variant, policy, branches, name=name, batch=batch)
     line = dict(run.__dict__)
-    if given.variant == REFERENCE:
+    if variant == REFERENCE:
         np.savez(truth, **{str(place): logp for place, logp in found.items()})
     elif truth.exists() and (error := _errors(found, np.load(truth))).size:
         line |= {"error_max": float(error.max()), "error_mean": float(error.mean())}
-    print(json.dumps(line))
+    return line
 
 
 def _errors(found: dict[int, Any], truth: Any) -> np.ndarray:  # noqa: ANN401 (NpzFile)
@@ -236,52 +253,61 @@ def _errors(found: dict[int, Any], truth: Any) -> np.ndarray:  # noqa: ANN401 (N
     return np.concatenate([np.zeros(0), *gaps])
 
 
-def spawn(
-    variant: str, jobname: str, given: argparse.Namespace, *, dtype: str, batch: int
-) -> dict[str, Any]:
-    """A run in a process of its own. batch: 0 where it is still to be found."""
-    asked = [sys.executable, "-m", "studies.scoring_speed", "--variant", variant, "--job", jobname]
-    asked += ["--model", given.model, "--dtype", dtype, "--data", str(given.data)]
-    asked += ["--out", str(given.out), "--core", str(given.core), *["--quick"] * given.quick]
-    asked += ["--batch", str(batch)]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{variant} on {jobname} failed:\n{done.stderr[-3000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
-
-
 def main(given: argparse.Namespace) -> None:
-    """All variants in turn, as often as asked; then the table."""
+    """All variants in turn, as often as asked; then a table a model."""
+    torch.set_num_threads(1)
+    os.sched_setaffinity(0, {given.core})
     given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / ("quick.csv" if given.quick else "runs.csv")
     lines = list(csv.DictReader(path.open(encoding="utf-8"))) if path.exists() else []
     there = [name for name in PEERS if _installed(name)]
     if left := [name for name in PEERS if name not in there]:
         print(f"not installed, left out: {', '.join(left)} (extra `peers`)")
-    model = load_policy(given.model).name
-    for repeat, name, dtype, variant in turns(given, there):
-        key = (name, model, dtype, variant)
-        done = [x for x in lines if key == tuple(x[k] for k in KEYS)]
+    for source in given.models:
+        for dtype in dict.fromkeys(("float32", *given.dtypes)):  # errors need float32
+            policy = load_policy(source, dtype=dtype)
+            lines += score_all(policy, lines, turns(given, there, dtype), given=given, path=path)
+    for model in dict.fromkeys(line["model"] for line in lines):
+        print(f"\n{model}\n{table([line for line in lines if line['model'] == model])}")
+
+
+def score_all(
+    policy: Policy,
+    before: Sequence[dict[str, str]],
+    asked: Iterator[tuple[int, str, str]],
+    *,
+    given: argparse.Namespace,
+    path: Path,
+) -> list[dict[str, str]]:
+    """Runs that `before` lacks, each written as it comes."""
+    lines: list[dict[str, str]] = []
+    jobs = {name: job(name, policy, data=given.data, quick=given.quick) for name in JOBS}
+    for repeat, name, variant in asked:
+        key = (name, policy.name, policy.dtype, variant)
+        done = [x for x in (*before, *lines) if key == tuple(x[k] for k in KEYS)]
         if len(done) > repeat:
             continue
         batch = int(done[0]["batch"]) if done else 0
-        line = spawn(variant, name, given, dtype=dtype, batch=batch)
+        truth = given.out / f"{name}-{policy.name.split()[0]}{'-quick' * given.quick}.npz"
+        work = partial(line_of, variant, policy, jobs[name], name=name, batch=batch, truth=truth)
+        line = apart(work)
         lines.append({k: str(v) for k, v in line.items()})
         _append(path, line)
         print(_said(line), flush=True)
-    print(table([line for line in lines if line["model"] == model]))
+    return lines
 
 
-def turns(given: argparse.Namespace, peers: Sequence[str]) -> Iterator[tuple[int, str, str, str]]:
-    """Repeat, job, format and variant of each run; what is switched off is tried on short alone."""
+def turns(
+    given: argparse.Namespace, peers: Sequence[str], dtype: str
+) -> Iterator[tuple[int, str, str]]:
+    """Repeat, job and variant of each run; what is switched off is tried on short alone."""
     jobs, repeats = (["short"], 1) if given.quick else (given.jobs, given.repeats)
-    for repeat, name, dtype in itertools.product(range(repeats), jobs, given.dtypes):
-        if dtype == "float32" and repeat == 0:
-            yield repeat, name, dtype, REFERENCE
+    if dtype == "float32":
+        yield from ((0, name, REFERENCE) for name in jobs)
+    for repeat, name in itertools.product(range(repeats * (dtype in given.dtypes)), jobs):
         for variant in (*OURS, *peers):
             if variant == "ours" or variant in peers or name == "short":
-                yield repeat, name, dtype, variant
+                yield repeat, name, variant
 
 
 KEYS = ("job", "model", "dtype", "variant")
@@ -353,7 +379,7 @@ def _median(lines: Sequence[dict[str, str]], variant: str, name: str) -> float:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--model", required=True, help="folder or .gguf file")
+    parser.add_argument("--models", nargs="+", required=True, help="folders or .gguf files")
     parser.add_argument(
         "--data", type=Path, default=Path("../shared/data/gsm8k_model_solutions.jsonl")
     )
@@ -363,12 +389,4 @@ if __name__ == "__main__":
     parser.add_argument("--core", type=int, default=(os.cpu_count() or 1) - 1)
     parser.add_argument("--quick", action="store_true", help="one question of the short job, once")
     parser.add_argument("--out", type=Path, default=Path("runs/scoring_speed"))
-    parser.add_argument("--variant", help=argparse.SUPPRESS)
-    parser.add_argument("--batch", type=int, default=0, help=argparse.SUPPRESS)
-    parser.add_argument("--job", help=argparse.SUPPRESS)
-    parser.add_argument("--dtype", default="float32", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.variant:
-        child(asked)
-    else:
-        main(asked)
+    main(parser.parse_args())
