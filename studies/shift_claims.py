@@ -1,10 +1,14 @@
-"""Rows 1, 4, 5, 7 and 8 of the claims ledger, from one store that was probed and analyzed.
+"""Rows 1 to 5, 7 and 8 of the claims ledger, from one store that was probed and analyzed.
 
 Reads  a Study with the probe `opposed`; the results of `analyze`.
 Gives  a Finding a row: estimate, interval at the row's level, n in words.
 Sign   that of the row's `measure` in `data/claims.csv`.
 
 Row 1   same direction among tokens above the wording floor, verdict, 95 %.
+Row 2   row 1 minus its mean over placebo families, nine or more, 90 %.
+Row 3   E1, 19 or more placebo families, no interval: its limits are the share of resamples in which
+        the verdict ranks first and that in which it is among the first five, so that it is refuted
+        where the verdict is outside them in 95 % of the resamples.
 Row 4   E2, balanced over generators, 90 % by the standard error; no interval below 300 problems
         with right and wrong responses, which makes the row not testable.
 Row 5   class-balanced agreement of the contrast's sign with the outcome, of tokens, 90 %.
@@ -21,7 +25,7 @@ problem texts drawn.
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -29,7 +33,7 @@ from jaxtyping import Bool, Float, Shaped
 from scipy.stats import t as student
 
 import tokensense as ts
-from tokensense.schema import BASE
+from tokensense.schema import BASE, VERDICT
 from tokensense.segments import broadcast, segment_index
 from tokensense.stats.catalogue import ratio
 from tokensense.stats.kinds import CALIPER, log_surprisal, match
@@ -41,6 +45,7 @@ from tokensense.stats.shifts import absolute_shift
 SURFACE = ("connective", "discourse", "format")
 NEITHER = ("other",)
 THIRDS = (1 / 3, 2 / 3)
+COMPARED, RANKED = 9, 19  # placebo families that rows 2 and 3 ask for
 
 
 class Finding(NamedTuple):
@@ -71,6 +76,11 @@ def findings(
         seed: of it.
     """
     found = {1: _direction(results["triple"]), 5: _polarity(results["polarity"])}
+    families = int((results["family"]["family"] != VERDICT).sum())
+    if families >= COMPARED:
+        found[2] = _beyond_placebos(results["triple"], families)
+    if "read" in results and results["read"].attrs["families"] >= RANKED:
+        found[3] = _rank(results["read"].attrs)
     if "informative" in results:
         found[4] = _informative(results["informative"])
     return found | kind_ratios(study.tokens(["opposed"]), resamples=resamples, seed=seed)
@@ -84,6 +94,19 @@ def _direction(triple: xr.Dataset) -> Finding:
     return Finding(float(one["estimate"]), low, high, n)
 
 
+def _beyond_placebos(triple: xr.Dataset, families: int) -> Finding:
+    one = triple.sel(statistic="same_direction_above_floor", term="difference")
+    n = f"{int(one['n_clusters'])} problem texts, {families} placebo families; 90 % by the"
+    return Finding(float(one["estimate"]), *_ninety(one), f"{n} standard error")
+
+
+def _rank(facts: Mapping[str, Any]) -> Finding:
+    """NaN where a share is not known."""
+    first, top = (float(facts.get(name, math.nan)) for name in ("first_share", "top_share"))
+    n = f"rank {facts.get('rank', '?')} of {facts['families'] + 1}; limits: shares of resamples in"
+    return Finding(first, first, top, f"{n} which it is first and among the first five")
+
+
 def _polarity(polarity: xr.Dataset) -> Finding:
     one = polarity.sel(statistic="agreement_of_tokens", term="verdict")
     whole = polarity.sel(statistic="agreement_of_responses", term="verdict")
@@ -95,14 +118,14 @@ def _polarity(polarity: xr.Dataset) -> Finding:
     )
     if math.isnan(float(one["estimate"])):
         n = f"{facts['n_right']} right of {facts['n_rollouts']} decided responses"
-    return Finding(float(one["estimate"]), *_ninety(one), n)
+    return Finding(float(one["estimate"]), *_share(_ninety(one)), n)
 
 
 def _informative(found: xr.Dataset) -> Finding:
     one = found.sel(statistic="auroc_sum_balanced", term="verdict")
     mixed = int(found.attrs["n_mixed_problems"])
     known = found.attrs["word"] != "not_estimable"
-    limits = _ninety(one) if known else (math.nan, math.nan)
+    limits = _share(_ninety(one)) if known else (math.nan, math.nan)
     said = "90 % by the standard error" if known else "300 needed: a description"
     return Finding(float(one["estimate"]), *limits, f"{mixed} mixed problems; {said}")
 
@@ -111,6 +134,12 @@ def _ninety(one: xr.Dataset) -> tuple[float, float]:
     """90 % limits: Student's t times the standard error; NaN where there is none."""
     reach = float(one["error"]) * float(student.ppf(0.95, max(int(one["n_clusters"]) - 1, 1)))
     return float(one["estimate"]) - reach, float(one["estimate"]) + reach
+
+
+def _share(limits: tuple[float, float]) -> tuple[float, float]:
+    """Limits of a share: by a standard error they may pass 0 or 1, and no band holds that."""
+    low, high = np.clip(limits, 0.0, 1.0).tolist()
+    return low, high
 
 
 # Surface against content
