@@ -50,7 +50,8 @@ def localization_inputs():
     tokens = ("auroc", "auroc_at_equal_surprisal", "auroc_at_equal_surprisal_and_kind",
               "average_precision", "hit_at_1")  # fmt: skip
     steps = ("auroc", "average_precision", "hit_at_1", "auroc_at_equal_surprisal")
-    chosen = (*scores[:4], "sensitivity_max", "constant", "model_with", "weight_cscr_top_3")
+    chosen = (*scores[:4], "sensitivity_max", "constant", "model_with", "placebo_model_with",
+              "weight_cscr_top_3")  # fmt: skip
     return {"localization": located(scores, tokens), "step_choice": located(chosen, steps)}
 
 
@@ -191,7 +192,7 @@ def test_verdict_and_placebo_of_a_score_share_a_row_and_all_values_are_drawn(com
 
 def test_secondary_aggregates_of_steps_are_left_to_the_csv_of_analyze(composed):
     shown = composed("localization", "localization_steps").parts["scores"]
-    assert "model with shifts" in shown["row"].values
+    assert shown["there"].sel(row="model with shifts", term="placebo").all()
     assert not any("top 3" in row or "max" in row for row in shown["row"].values)
 
 
@@ -228,6 +229,15 @@ def test_what_was_found_wrong_stands_on_its_curve_and_in_the_caption(composed):
     crosses = [line for line in one.figure.axes[0].lines if line.get_marker() == "X"]
     assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in crosses] == [(2, 1.5)] * 2
     assert "uniform, after 2 updates: Entropy is low." in one.caption
+
+
+def test_no_axis_goes_below_zero_for_numbers_that_cannot(composed):
+    found = training_inputs()["training"]
+    found["capped"][:] = 0.0
+    one = composed("training", "training_health", inputs={"training": found})
+    lowest = [axes.get_ylim()[0] for axes in one.figure.axes]
+    assert min(lowest) == 0.0
+    assert lowest[2] == 0.0
 
 
 def test_more_runs_than_can_be_told_apart_are_refused(composed):

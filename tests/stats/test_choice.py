@@ -59,6 +59,7 @@ def test_a_planted_verdict_is_chosen_by_its_scores_and_the_model():
     assert found.estimate.sel(statistic="auroc", score="signed_contrast") < 0.05
     assert at.sel(score="model_with") > 0.9
     assert at.sel(score="placebo_absolute_contrast") < 0.6
+    assert at.sel(score="placebo_model_with") < 0.6
     auroc = found.sel(statistic="auroc")
     assert auroc.estimate.sel(score="model_without") == pytest.approx(0.5, abs=0.15)
     wide = auroc.simultaneous.sel(score="surprisal")

@@ -23,7 +23,7 @@ from tokensense.schema import VERDICT
 ALL, SHUFFLED, WITHOUT, RANDOM = "all tokens", "advantages shuffled", "without", "as many random as"
 NAMES = {VERDICT: "observed"}
 PANELS = (
-    Panel("cosine", "cosine of\nthe centers", 0.0),
+    Panel("cosine", "cosine of\nthe centers"),
     Panel("contrast", "contrast\n(share)"),
     Panel("cancellation", "left of the\nupdate (share)"),
 )

@@ -39,6 +39,7 @@ LABELS = {
 }
 WEIGHT, RULES = "weight_", 2
 PLACEBO_OF = "placebo_"
+UNORDERED = "The signed contrast has no placebo: two irrelevant words have no right order."
 # From here on a third panel has room.
 THREE_PANELS_FROM = 4.5
 TOKEN_PANELS = (
@@ -115,6 +116,7 @@ def _tokens(inputs: Inputs, style: Style, width: float) -> Rendered:
         "tokens of these responses; against those of the same decile of the wrong tokens' "
         "surprisal, where rarity no longer helps. Verdict beside the same score under "
         "irrelevant words. Line: chance.",
+        UNORDERED,
         _told(shown, "auroc_at_equal_surprisal"),
         f"{_basis(result)}.",
         *equal,
@@ -130,6 +132,7 @@ def _top(inputs: Inputs, style: Style, width: float) -> Rendered:
         "Is the first wrong token among the highest of a score? Average precision, tokens of all "
         "wrong responses pooled; chance that the highest token of a response is its first wrong "
         "one. The row `random` is chance.",
+        UNORDERED,
         _told(shown, "hit_at_1"),
         f"{_basis(result)}.",
     ]
@@ -151,6 +154,7 @@ def _steps(inputs: Inputs, style: Style, width: float) -> Rendered:
         "all steps of a wrong response. Models are cross-fitted over problem texts: position, "
         "length, surprisal, entropy and sum of p², without and with shifts. Line: chance; for "
         "hits the row `all alike` is chance.",
+        UNORDERED,
         _told(shown, "auroc_at_equal_surprisal"),
         f"{note}.",
         "Intervals of each score by itself, not of all together.",

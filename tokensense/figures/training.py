@@ -82,6 +82,8 @@ def draw_curves(axes: Axes, runs: xr.Dataset, name: str, *, sign: str = "") -> N
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(tick_text))
     axes.yaxis.set_major_locator(MaxNLocator(4))
+    if float(runs[name].min()) >= 0:  # no axis below 0 for what cannot be there
+        axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]))
 
 
 def findings_of(runs: xr.Dataset, run: str) -> list[dict[str, Any]]:
@@ -161,8 +163,8 @@ def _curves(inputs: Inputs, style: Style, width: float) -> Rendered:
     }
     parts = [
         "Left: share of right responses to held-out problems (mean over problems), band: 95 % "
-        "interval over problems, each evaluation by itself. Right: mean reward of the rollouts of "
-        "a step, no interval.",
+        "interval over problems, each evaluation by itself; one seed a run, what another would "
+        "give is not in it. Right: mean reward of the rollouts of a step, no interval.",
         *(_ended(runs, str(run)) for run in runs["run"].values),
         *_about(runs),
     ]

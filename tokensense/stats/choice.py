@@ -17,9 +17,10 @@ auroc_at_equal_surprisal   the wrong step against others of all responses, withi
 
 All are means over wrong steps. Fixed in advance: a score of tokens is drawn together by its mean;
 `_max` and `_top_3` (mean of the three largest) are secondary. `kind`, `model_without` (position,
-length, surprisal, entropy, sum of p^2) and `model_with` (also sensitivity and |d|) are cross-fitted
-over problem texts, see `contests`, and held fixed in the resamples. Intervals: of each by itself,
-and `simultaneous` over all scores of a statistic. Responses of one step offer no choice and take no
+length, surprisal, entropy, sum of p^2), `model_with` (also sensitivity and |d|) and its placebo
+(those of irrelevant words, averaged over families) are cross-fitted over problem texts, see
+`contests`, and held fixed in the resamples. Intervals: of each by itself, and `simultaneous` over
+all scores of a statistic. Responses of one step offer no choice and take no
 part.
 
 Source   `statistics.md` 3.8 and 3.12 of the project's notes.
@@ -56,6 +57,7 @@ OWN_DIRECTIONS = {
     "constant": "nothing: all steps alike",
     "model_without": "cross-fitted: position, length, surprisal, entropy, sum of p^2",
     "model_with": "cross-fitted: the same, sensitivity and |d|",
+    "placebo_model_with": "cross-fitted: the same with those of a placebo family",
     "kind": "cross-fitted: of kinds of tokens that often go wrong",
     "position": "late in the response",
 }
@@ -133,29 +135,33 @@ def _scores(
     for place, aggregate in enumerate(AGGREGATES[1:], 1):
         found |= {f"{name}_{aggregate}": [own[name][place]] for name in (*SECONDARY, *given)}
     place = np.arange(trace.size) - (np.cumsum(traces.length) - traces.length)[trace]
-    alike = {
-        "position": (place + 0.5) / traces.length[trace],
-        "length": steps.length[offers].astype(np.float64),
-        "constant": np.zeros(trace.size),
-    }
-    without = [alike["position"], np.log(alike["length"]), *(kept[n][MEAN] for n in BASE_COLUMNS)]
-    shifts = [kept[name][MEAN] for name in SHIFT_COLUMNS]
+    position, length = (place + 0.5) / traces.length[trace], steps.length[offers].astype(np.float64)
+    found |= {"position": [position], "length": [length], "constant": [np.zeros(trace.size)]}
+    without = [position, np.log(length), *(kept[name][MEAN] for name in BASE_COLUMNS)]
+
+    def told(prefix: str) -> Float[np.ndarray, " offered column"]:
+        return np.column_stack([*without, *(kept[prefix + name][MEAN] for name in SHIFT_COLUMNS)])
+
     models = {
-        "kind": steps.kinds[offers],
-        "model_without": np.stack(without, axis=1),
-        "model_with": np.stack([*without, *shifts], axis=1),
+        "kind": [steps.kinds[offers]],
+        "model_without": [np.column_stack(without)],
+        "model_with": [told("")],
     }
+    if families:
+        models["placebo_model_with"] = [told(f"{family}:") for family in families]
     wrong = np.flatnonzero(traces.marked)
     first = np.repeat(wrong, traces.length - 1)
     second = np.flatnonzero(~traces.marked)
     met = contest_of(first, second)
     fold = folds_of(traces.clusters, seed)[traces.cluster]
-    for name, columns in models.items():
-        known = np.isfinite(columns).all()
-        alike[name] = (
-            crossfitted_steps(columns, met, fold) if known else np.full(trace.size, np.nan)
-        )
-    return found | {name: [values] for name, values in alike.items()}
+    for name, tables in models.items():
+        found[name] = [
+            crossfitted_steps(columns, met, fold)
+            if np.isfinite(columns).all()
+            else np.full(trace.size, np.nan)
+            for columns in tables
+        ]
+    return found
 
 
 def chosen(
