@@ -2,7 +2,7 @@
 
 import pytest
 
-from tokensense.models.policy import load_policy
+from tokensense.models.policy import Policy, load_policy
 from tokensense.trainer.config import TrainConfig
 from tokensense.trainer.problems import planted
 
@@ -32,3 +32,10 @@ def config():
         checkpoint_every=2,
         learning_rate=1e-3,
     )
+
+
+@pytest.fixture(scope="session")
+def reader():
+    """A policy that is asked in English: it knows digits, `right` and `wrong`, no other word."""
+    made = load_policy("tiny:mixed")
+    return Policy(made.model, made.tokenizer, name="reader", wordings="english")

@@ -5,13 +5,14 @@ import pytest
 
 from tokensense.credit.base import settings_of
 from tokensense.errors import SchemaError
-from tokensense.trainer.config import DAPO, DR_GRPO, GRPO, Objective, TrainConfig
+from tokensense.trainer.config import DAPO, DR_GRPO, GRPO, SDPO, Objective, TrainConfig
 
 
 def test_a_config_goes_through_json_unchanged():
     config = TrainConfig(rule="cscr", settings={"gamma": 0.5}, objective=DAPO, max_norm=1.0)
     open_end = TrainConfig(objective=Objective(clip_high=math.inf))
-    for made in (config, open_end):
+    told = TrainConfig(rule="sdpo", distillation=SDPO)
+    for made in (config, open_end, told):
         text = json.dumps(made.as_json(), allow_nan=False)
         assert TrainConfig.from_json(json.loads(text)) == made
 
@@ -38,6 +39,7 @@ def test_settings_reach_the_rule():
         ({"advantage": "best"}, "`advantage` needs one of"),
         ({"settings": {"gamma": 1.0}}, r"setting of this rule.*\[\].*gamma"),
         ({"temperature": 0.0}, "`temperature`"),
+        ({"distillation": SDPO}, r"`rule of a distillation` needs one of \['opsd', 'sdpo'\]"),
     ],
 )
 def test_what_is_not_allowed_is_named(fields, message):

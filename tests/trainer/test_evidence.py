@@ -10,7 +10,6 @@ from tokensense.credit.base import Evidence, by_weight
 from tokensense.errors import ConditionError, SchemaError
 from tokensense.freezing import freeze
 from tokensense.gathering import gather
-from tokensense.models.policy import Policy, load_policy
 from tokensense.models.scorer import score
 from tokensense.rollouts.trajectory import Imported, assemble
 from tokensense.segments import broadcast
@@ -57,13 +56,6 @@ def test_what_is_trained_on_is_what_a_store_s_probes_give(policy, batch, stored,
     np.testing.assert_allclose(found.credit, truth["credit"].values, atol=1e-4)
     weight = np.full(found.credit.size, np.nan) if found.weight is None else found.weight
     np.testing.assert_allclose(weight, truth["weight"].values, atol=1e-4)
-
-
-@pytest.fixture(scope="module")
-def reader():
-    """A policy that is asked in English: it knows digits, `right` and `wrong`, no other word."""
-    made = load_policy("tiny:mixed")
-    return Policy(made.model, made.tokenizer, name="reader", wordings="english")
 
 
 @pytest.fixture(scope="module")

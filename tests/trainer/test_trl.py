@@ -21,9 +21,10 @@ from safetensors.torch import load_file
 from tokensense.models.tiny import folder
 from tokensense.trainer.batches import collect
 from tokensense.trainer.config import Objective, TrainConfig
+from tokensense.trainer.lesson import Lesson
 from tokensense.trainer.loop import _copy
 from tokensense.trainer.problems import planted
-from tokensense.trainer.update import Lesson, accumulate
+from tokensense.trainer.update import accumulate
 
 FORMS = {"grpo": "sequence", "dapo": "token", "dr_grpo": "constant"}
 CONFIG = TrainConfig(problems=8, group=4, max_new_tokens=64, seed=3)

@@ -9,9 +9,10 @@ from tokensense.credit import CATALOGUE
 from tokensense.credit.evidence import Evidence
 from tokensense.trainer.batches import collect
 from tokensense.trainer.config import DAPO, DR_GRPO, GRPO, Objective
+from tokensense.trainer.lesson import Lesson, log_probs
 from tokensense.trainer.loop import _copy
 from tokensense.trainer.problems import planted
-from tokensense.trainer.update import Lesson, accumulate, log_probs, update
+from tokensense.trainer.update import accumulate, update
 
 
 @pytest.fixture(scope="module")

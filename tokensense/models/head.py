@@ -1,7 +1,7 @@
 """From hidden states to log-probabilities: the one function that does it, for scorer and sampler.
 
 Reads  final hidden states and the model's head (weight, bias, scale, softcap).
-Gives  head_of, log_statistics, logits_of.
+Gives  head_of, log_statistics, log_probabilities, logits_of.
 Sign   logp <= 0 and entropy >= 0, nats.
 Source online softmax in vocabulary tiles, as in cut cross-entropy (apple/ml-cross-entropy), with
        one sum more for the entropy and one for sum p^2.
@@ -287,6 +287,21 @@ def logits_of(hidden: Tensor, head: Head, start: int, end: int) -> Float32[Tenso
     return _shaped(_product(hidden, head, start, end).float(), _shape(head, 1.0))
 
 
+def log_probabilities(
+    hidden: Float[Tensor, "row hidden"], head: Head, *, temperature: float = 1.0
+) -> Float32[Tensor, "row entry"]:
+    """Log p of every entry of the head, nats; differentiable. For some rows at a time.
+
+    Args:
+        hidden: as in `log_statistics`.
+        head: likewise.
+        temperature: likewise.
+    """
+    raw = _product(hidden, head, 0, head.weight.shape[0])
+    logits = _shaped(raw.float(), _shape(head, temperature))
+    return logits - torch.logsumexp(logits, dim=-1, keepdim=True)
+
+
 def _product(hidden: Tensor, head: Head, start: int, end: int) -> Tensor:
     """The head's linear map, columns [start, end), in the model's own number format."""
     bias = None if head.bias is None else head.bias[start:end]
@@ -310,7 +325,8 @@ def _shaped(logits: Tensor, shape: _Shape) -> Tensor:
     if shape.scale is not None:
         logits = logits.mul_(shape.scale)
     if shape.softcap is not None:
-        logits = logits.div_(shape.softcap).tanh_().mul_(shape.softcap)
+        # Out of place: tanh keeps its output for the backward pass of `log_probabilities`.
+        logits = logits.div_(shape.softcap).tanh_() * shape.softcap
     if shape.temperature is not None:
         logits = logits.div_(shape.temperature)
     return logits

@@ -1,8 +1,9 @@
 """A run on disk: weights, optimizer and history, in files that hold no code.
 
 Reads  and writes `<out>/step-000010/`: `policy/`, as `load_policy` takes it; AdamW's state and that
-       of torch's generators in `optimizer.safetensors`; everything else in `state.json`.
-Gives  Identity, save, newest, restore.
+       of torch's generators in `optimizer.safetensors`; the weights of a teacher that follows in
+       `teacher.safetensors`; everything else in `state.json`.
+Gives  Identity, save, newest, restore, restore_teacher.
 Sign   none: nothing here is signed.
 
 A checkpoint is written aside and renamed, so that a kill leaves the last one whole; older ones are
@@ -30,6 +31,7 @@ from tokensense.trainer.sinks import Record, plain
 
 FORMAT = 1
 STATE, OPTIMIZER, POLICY = "state.json", "optimizer.safetensors", "policy"
+TEACHER = "teacher.safetensors"
 _NAME = re.compile(r"step-(\d{6,})")
 _RNG, _CUDA_RNG = "torch_rng", "cuda_rng"
 
@@ -72,6 +74,7 @@ def save(
     step: int,
     records: list[Record],
     identity: Identity,
+    teacher: Policy | None = None,
 ) -> Path:
     """Write a checkpoint; one of this step that is there gets the newer history.
 
@@ -82,6 +85,7 @@ def save(
         step: steps that are done.
         records: of the run so far.
         identity: of the run.
+        teacher: whose weights follow those of the policy.
 
     Returns:
         Its folder.
@@ -111,6 +115,8 @@ def save(
     policy.tokenizer.save_pretrained(str(aside / POLICY))
     (aside / POLICY / CARD).write_text(json.dumps({"wordings": policy.wordings}), "utf-8")
     save_file(_optimizer_tensors(policy, optimizer), aside / OPTIMIZER)
+    if teacher is not None:
+        save_file(_weights(teacher), aside / TEACHER)
     (aside / STATE).write_text(text, "utf-8")
     aside.replace(folder)
     for _, older in _checkpoints(out):
@@ -164,6 +170,25 @@ def restore(optimizer: torch.optim.Optimizer, saved: Saved) -> None:
         # AdamW counts its steps on the CPU.
         held = value if part == "step" else value.to(saved.policy.device)
         optimizer.state[names[name]][part] = held
+
+
+def restore_teacher(teacher: Policy, saved: Saved) -> None:
+    """Put the weights of a teacher back.
+
+    Args:
+        teacher: of the same kind; changed.
+        saved: the checkpoint.
+    """
+    names = dict(teacher.model.named_parameters())
+    with torch.no_grad():
+        for name, value in load_file(saved.folder / TEACHER).items():
+            names[name].copy_(value)
+
+
+def _weights(policy: Policy) -> dict[str, torch.Tensor]:
+    """Each parameter once, tied ones under their first name."""
+    named = policy.model.named_parameters()
+    return {name: value.detach().cpu().contiguous() for name, value in named}
 
 
 def _optimizer_tensors(policy: Policy, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:

@@ -1,15 +1,16 @@
 """All that decides a training run besides the policy and the problems.
 
 Reads  numbers and names.
-Gives  TrainConfig and the Objective in it, read_config; GRPO, DAPO, DR_GRPO, the published
-       objectives.
+Gives  TrainConfig, the Objective and the Distillation in it, read_config; the published ones: GRPO,
+       DAPO, DR_GRPO, OPSD, SDPO.
 Sign   none: nothing here is signed.
 
 A config is data: frozen, checked when it is made, and plain JSON both ways, so that a checkpoint
 can say what it belongs to.
 
 Source: GRPO, arXiv:2402.03300; DAPO, arXiv:2503.14476; Dr. GRPO, arXiv:2503.20783. k1 and k3 are
-       the estimators of J. Schulman's note "Approximating KL divergence" (2020).
+       the estimators of J. Schulman's note "Approximating KL divergence" (2020). OPSD,
+       arXiv:2601.18734; SDPO, arXiv:2601.20802 (methods/cscr.md 2.1, 2.2).
 """
 
 import json
@@ -27,6 +28,8 @@ from tokensense.errors import InputError, SchemaError
 
 NORMALIZERS = ("token", "sequence", "constant")
 KL_FORMS = ("none", "k1", "k3")
+# Rule -> evidence: what the teacher of its full-vocabulary form is told.
+DISTILLED = {"opsd": "reference", "sdpo": "sibling_pos"}
 # What may differ when a run is resumed: how long it goes on and how often it is kept.
 FREE_ON_RESUME = ("steps", "checkpoint_every")
 
@@ -79,6 +82,40 @@ DR_GRPO = Objective(normalizer="constant")
 
 
 @dataclass(frozen=True)
+class Distillation:
+    """Divergence over the vocabulary from the policy that is told more, in the place of the credit.
+
+    What the teacher is told is what the rule reads: the reference solution (`opsd`), or a right
+    response of the group (`sdpo`). Departures: `trainer.distillation`.
+
+    Attributes:
+        alpha: 0: KL(teacher || student), 1: KL(student || teacher), between: see
+            `self_distillation.divergence`.
+        top: so many of the student's likeliest entries are told apart, all others are one; 0: all.
+        teacher_rate: share of the way to the policy that the teacher's weights go after each step.
+            0: the policy that the run began from; 1: the policy as it is.
+    """
+
+    alpha: float = 0.5
+    top: int = 0
+    teacher_rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check all fields.
+
+        Raises:
+            SchemaError: a number is out of range.
+        """
+        require_range("alpha", self.alpha, 0.0, 1.0)
+        require_range("top", self.top, 0, 2**31)
+        require_range("teacher_rate", self.teacher_rate, 0.0, 1.0)
+
+
+OPSD = Distillation()
+SDPO = Distillation(top=100, teacher_rate=0.05)
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """A run. Defaults are regime A of notes/assay.md, save for the task's own sizes.
 
@@ -97,6 +134,8 @@ class TrainConfig:
         eps: of `group_std`.
         ddof: of `group_std`.
         objective: loss.
+        distillation: what rules `opsd` and `sdpo` minimize over the vocabulary; None: their signal
+            at the sampled token is the credit.
         epochs: passes over the samples of a step.
         updates: optimizer steps a pass; each takes its share of the responses.
         extra_rounds: dynamic sampling: so many times more problems are drawn for a step, until
@@ -130,6 +169,7 @@ class TrainConfig:
     eps: float = EPS
     ddof: int = DDOF
     objective: Objective = field(default_factory=Objective)
+    distillation: Distillation | None = None
     epochs: int = 1
     updates: int = 1
     extra_rounds: int = 0
@@ -173,6 +213,8 @@ class TrainConfig:
         require_member("advantage", self.advantage, ADVANTAGES)
         require_member("rule", self.rule, CATALOGUE)
         adjusted(CATALOGUE[self.rule], **self.settings)
+        if self.distillation is not None:
+            require_member("rule of a distillation", self.rule, DISTILLED)
 
     def credit(self) -> Credit:
         """The rule under its settings."""
@@ -190,11 +232,12 @@ class TrainConfig:
             SchemaError: a field is unknown or its value not allowed.
         """
         _require_fields(cls, found)
-        objective = found.get("objective", {})
-        _require_fields(Objective, objective)
         values = {name: _parsed(value) for name, value in found.items()}
-        made = {name: _parsed(value) for name, value in objective.items()}
-        return cls(**{**values, "objective": Objective(**made)})
+        for name, inner in (("objective", Objective), ("distillation", Distillation)):
+            if values.get(name) is not None:
+                _require_fields(inner, found[name])
+                values[name] = inner(**{n: _parsed(value) for n, value in found[name].items()})
+        return cls(**values)
 
     def differences(self, other: "TrainConfig") -> list[str]:
         """Fields that forbid one run to go on as the other, as `name: this -> other`."""

@@ -1,8 +1,8 @@
 """What a credit rule reads, measured on the rollouts that have just been sampled.
 
 Reads  a policy and a batch; the conditions of the probes in SHIFTS.
-Gives  Live, `plan_evidence`, made once a run; `Live.of` gives the Evidence of a batch; `credited`,
-       its credit.
+Gives  Live, `plan_evidence`, made once a run; `Live.of` gives the Evidence of a batch,
+       `Live.told_branches` what a teacher reads; `credited`, its credit.
 Sign   shifts: positive, the condition makes the sampled token likelier. Credit as the advantage.
 
 The same conditions, prompts, comparability verdicts and scorer as in a probe, so that a rule reads
@@ -133,6 +133,31 @@ class Live:
         if "ratio" in asked:
             arrays["ratio"] = np.ones(int(batch.length.sum()))
         return Evidence(**arrays), usable
+
+    def told_branches(self, name: str, policy: Policy, batch: Batch) -> dict[int, Branch]:
+        """What a teacher reads: rollout -> the first condition that it may be told, and it.
+
+        Args:
+            name: evidence that a condition of is told.
+            policy: its tokenizer makes the prompts.
+            batch: whose rollouts; those that may not be told are not in the answer.
+
+        Raises:
+            SchemaError: no condition has the name: the task says that evidence by itself.
+            ConditionError: a prompt cannot take a condition.
+        """
+        if name not in self.conditions:
+            raise SchemaError(
+                f"a distillation needs a condition to tell its teacher; `{name}` is measured by "
+                f"the task itself, and conditions are {sorted(self.conditions)}. Leave the task's "
+                "own measure away."
+            )
+        asked = self.conditions[name]
+        places, branches, _ = _branches(policy, batch, asked, read=[True] * len(asked))
+        found: dict[int, Branch] = {}
+        for (_, rollout), branch in zip(places, branches, strict=True):
+            found.setdefault(rollout, branch)
+        return found
 
     def _measured(
         self, policy: Policy, batch: Batch

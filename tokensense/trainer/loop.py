@@ -34,15 +34,24 @@ from tokensense.credit.base import Credit
 from tokensense.errors import SchemaError
 from tokensense.models.policy import Policy
 from tokensense.trainer.batches import ORDER, Batch, collect, step_seed
-from tokensense.trainer.checkpoint import Identity, newest, restore, save
-from tokensense.trainer.config import TrainConfig
+from tokensense.trainer.checkpoint import (
+    Identity,
+    Saved,
+    newest,
+    restore,
+    restore_teacher,
+    save,
+)
+from tokensense.trainer.config import DISTILLED, TrainConfig
+from tokensense.trainer.distillation import follow
 from tokensense.trainer.evaluate import METRICS, evaluate
 from tokensense.trainer.evidence import Credited, Live, credited, plan_evidence
 from tokensense.trainer.health import Finding, findings, has_collapsed, repeated_share
 from tokensense.trainer.interrupts import Interrupts
+from tokensense.trainer.lesson import Lesson, log_probs, teach
 from tokensense.trainer.problems import Task
 from tokensense.trainer.sinks import JsonLines, Record, Sink, StepRollouts
-from tokensense.trainer.update import Lesson, log_probs, update
+from tokensense.trainer.update import update
 
 METRICS_FILE = "metrics.jsonl"
 EVALUATION_SEED = 0  # the same for all runs: they are compared on the same random numbers
@@ -125,7 +134,7 @@ def train(
             batch = collect(run.policy, task, config, step=run.step)
             clock.lap("sampling")
             assigned = _credited(run, batch, live, rule=credit, config=config)
-            lesson = _lesson(run, batch, assigned, config=config)
+            lesson = _lesson(run, batch, assigned, live=live, config=config)
             clock.lap("scoring")
             with interrupts.held():
                 numbers = update(
@@ -135,6 +144,8 @@ def train(
                     config=config,
                     seed=step_seed(config, ORDER, run.step),
                 )
+                if config.distillation is not None:
+                    follow(run.teacher, run.policy, config.distillation.teacher_rate)
                 clock.lap("updating")
                 run.hand_on(batch, assigned, rule=config.rule)
                 run.step += 1
@@ -155,6 +166,7 @@ class _Run:
     policy: Policy
     optimizer: torch.optim.Optimizer
     start: Policy
+    teacher: Policy
     identity: Identity
     out: Path | None
     sinks: list[Sink]
@@ -196,6 +208,7 @@ class _Run:
                 step=self.step,
                 records=self.records,
                 identity=self.identity,
+                teacher=None if self.teacher in (self.policy, self.start) else self.teacher,
             )
 
 
@@ -234,13 +247,25 @@ def _begun(
         betas=(config.beta_1, config.beta_2),
         weight_decay=config.weight_decay,
     )
-    run = _Run(trained, optimizer, policy, identity, folder, list(sinks))
+    teacher = _teacher(policy, trained, saved, config)
+    run = _Run(trained, optimizer, policy, teacher, identity, folder, list(sinks))
     if saved:
         restore(optimizer, saved)
         run.step, run.records = saved.step, saved.records
     if folder is not None:
         run.sinks.append(JsonLines(folder / METRICS_FILE, kept=len(run.records)))
     return run
+
+
+def _teacher(start: Policy, trained: Policy, saved: Saved | None, config: TrainConfig) -> Policy:
+    """The policy that a distillation learns from; without one, and where it stays, the first."""
+    rate = 0.0 if config.distillation is None else config.distillation.teacher_rate
+    if rate in {0.0, 1.0}:
+        return trained if rate else start
+    teacher = _copy(start)
+    if saved:
+        restore_teacher(teacher, saved)
+    return teacher
 
 
 def _copy(policy: Policy) -> Policy:
@@ -300,14 +325,18 @@ def _credited(
     return credited(rule, evidence, usable)
 
 
-def _lesson(run: _Run, batch: Batch, assigned: Credited, *, config: TrainConfig) -> Lesson:
+def _lesson(
+    run: _Run, batch: Batch, assigned: Credited, *, live: Live, config: TrainConfig
+) -> Lesson:
     """What the update reads."""
+    lesson = Lesson(batch.branches, assigned.credit)
+    if config.distillation is not None:
+        told = live.told_branches(DISTILLED[config.rule], run.policy, batch)
+        lesson = teach(run.teacher, batch.branches, told, form=config.distillation, config=config)
     several, held = config.epochs * config.updates > 1, config.objective.kl != "none"
-    return Lesson(
-        batch.branches,
-        assigned.credit,
-        old=log_probs(run.policy, batch.branches, config) if several else None,
-        reference=log_probs(run.start, batch.branches, config) if held else None,
+    return lesson._replace(
+        old=log_probs(run.policy, lesson.branches, config) if several else None,
+        reference=log_probs(run.start, lesson.branches, config) if held else None,
     )
 
 
