@@ -45,7 +45,6 @@ STORED = {
 NO_OTHER = "needs another policy with this tokenizer; there is none here"
 WHY_NOT = {
     **dict.fromkeys(("teacher", "teacher_pos", "teacher_neg", "drift", "hellinger"), NO_OTHER),
-    "rubric": "no probe tells a rubric, and none was told by hand",
 }
 
 
@@ -192,11 +191,10 @@ def supplied(part: Part, config: Config, *, work: Path) -> Part:
         told = first_problems(setting, config.told)
         untold = (n for n in all_told.TOLD if any(e not in part.evidence for e in STORED[n]))
         plan |= {name: (all_told.TOLD[name], told) for name in untold}
+        plan |= {name: (supply, told) for name, supply in all_told.RUBRIC.items()}
         costly = all_evidence.LEARNED | all_evidence.COSTLY
-        plan |= {name: (costly[name], few) for name in ("learning_value", "span_drop")}
-        # A pass a token, and a backward pass a draw: one problem says what they cost.
-        one = first_problems(setting, 1)
-        plan |= {name: (costly[name], one) for name in ("answer_kl", "answer_saliency")}
+        asked = ("learning_value", "span_drop", "answer_kl", "answer_saliency")
+        plan |= {name: (costly[name], few) for name in asked}
         part.missing["value_gain"] = "continuations of a model of language: hours; see the text"
     once = _kept("pass", all_evidence.base, setting.part(few), work=work)
     second = once["seconds"] / setting.part(few).length.sum()

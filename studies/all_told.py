@@ -8,13 +8,12 @@ Sign   as in `credit.evidence`.
 What tiny policies are told stands in their own words: an answer as `answer 3 5`, the request for a
 wrong answer as `grade bad`, a rubric as `check right wrong`, solutions and siblings as an example
 before the question. They were taught none of it but the verdicts. A model of language is told the
-first sentence of each probe of `probes.shown`; no rubric. The teacher of a tiny policy is another
+first sentence of each probe of `probes.shown`, and RUBRIC_TEXT as a rubric. The teacher of a tiny policy is another
 one, its reference policy the one taught with tags that tell nothing; no model of language at hand
 shares SmolLM2's tokenizer, so that it has neither.
 """
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 
@@ -23,6 +22,10 @@ from tokensense.probes import bank
 from tokensense.probes.proxies import head_view
 from tokensense.tasks import arithmetic
 
+RUBRIC_TEXT = (
+    "A good solution reads every quantity of the problem rightly, calculates every line without an "
+    "error, uses only what was given or found, and states the number asked for at the end."
+)
 SIBLINGS = 2  # a side, as the probe `sibling`
 
 
@@ -161,13 +164,19 @@ def requests(setting: Setting) -> Found:
     return sentence(setting, name="negative_prompt", text=text)
 
 
+def rubric(setting: Setting) -> Found:
+    """What a good solution is."""
+    text = "check right wrong" if setting.tiny else RUBRIC_TEXT
+    return sentence(setting, name="rubric", text=text)
+
+
 TOLD: dict[str, Supply] = {
     "answer": answers,
     "sibling": siblings,
     "negative_prompt": requests,
     "reference": reference,
 }
-RUBRIC: dict[str, Supply] = {"rubric": partial(sentence, name="rubric", text="check right wrong")}
+RUBRIC: dict[str, Supply] = {"rubric": rubric}
 OTHERS: dict[str, Supply] = {
     "teacher": teacher,
     "teacher_verdicts": teacher_verdicts,
