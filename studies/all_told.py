@@ -8,9 +8,9 @@ Sign   as in `credit.evidence`.
 What tiny policies are told stands in their own words: an answer as `answer 3 5`, the request for a
 wrong answer as `grade bad`, a rubric as `check right wrong`, solutions and siblings as an example
 before the question. They were taught none of it but the verdicts. A model of language is told the
-first sentence of each probe of `probes.shown`, and RUBRIC_TEXT as a rubric. The teacher of a tiny policy is another
-one, its reference policy the one taught with tags that tell nothing; no model of language at hand
-shares SmolLM2's tokenizer, so that it has neither.
+first sentence of each probe of `probes.shown`, and RUBRIC_TEXT. The teacher of a tiny policy is
+another one, its reference policy the one taught with tags that tell nothing; no model of language
+at hand shares SmolLM2's tokenizer, so that it has neither.
 """
 
 from collections.abc import Sequence

@@ -5,7 +5,7 @@ import math
 from tests.builders import ListEncoder
 from tokensense.rollouts.grading import graded, labelled
 from tokensense.rollouts.trajectory import Trace
-from tokensense.schema import Kind, Label
+from tokensense.schema import Finish, Kind, Label
 from tokensense.tasks.planted import PLANTED
 from tokensense.tasks.problem import Problem
 
@@ -40,6 +40,33 @@ def test_traces_of_a_planted_task_are_labelled_token_by_token():
     assert [trace.label for trace in found] == [good, bad, bad, good]
     assert found[0].kinds[:3] == (Kind.CONNECTIVE, Kind.CARRIED_DIGIT, Kind.CARRIED_DIGIT)
     assert found[0].token_steps == (0,) * 9 + (1,) * 3 + (-1,)
+
+
+def test_blanks_and_an_end_token_of_its_own_are_read_over():
+    # Digits without the blank before them, as many models of language have them.
+    words = [" ", *"0123456789", "first", " +", " =", " .", " answer", "<|im_end|>", " right"]
+    encoder = ListEncoder(words)
+
+    def asked(tokens, finish):
+        ids = tuple(words.index(token) for token in tokens)
+        problem = Problem("a", QUESTION, "19")
+        trace = Trace("a", "t", "", ids=ids, finish=finish)
+        (found,) = labelled([trace], [problem], task=PLANTED["arithmetic"], encoder=encoder)
+        return found
+
+    sum_of = ["first", " ", "1", " ", "2", " +", " ", "7", " =", " ", "1", " "]
+    rest = [" .", " answer", " ", "1", " ", "9", "<|im_end|>"]
+    found = asked([*sum_of, "9", *rest], Finish.STOP)
+    assert (found.reward, found.wrong_token) == (1.0, -1)
+    assert found.token_steps == (0,) * 14 + (1,) * 5 + (-1,)
+    assert found.kinds[1] == found.kinds[3] == Kind.FORMAT
+    assert found.kinds[2] == Kind.CARRIED_DIGIT
+    assert found.kinds[12] == Kind.COMPUTED_DIGIT
+    wrong = asked([*sum_of, "8", *rest], Finish.STOP)
+    assert (wrong.reward, wrong.wrong_token, wrong.wrong_step) == (1.0, 12, 0)
+    # Written out, the name of an end token is no end.
+    assert asked([*sum_of, "9", *rest], Finish.LENGTH).reward == 0.0
+    assert asked([*sum_of, "9", *rest, " "], Finish.LENGTH).token_steps[-1] == -1
 
 
 def test_a_problem_without_an_answer_is_undecided_and_says_why():

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tokensense.rollouts.trajectory import Encoder, Trace
-from tokensense.schema import NO_TOKEN, Label
+from tokensense.schema import NO_STEP, NO_TOKEN, Finish, Kind, Label
 from tokensense.tasks.answers import AnswerChecker
-from tokensense.tasks.planted import PlantedTask
+from tokensense.tasks.planted import PlantedTask, Truth
 from tokensense.tasks.problem import Problem
 
 
@@ -49,6 +49,10 @@ def labelled(
 ) -> list[Trace]:
     """Rewards, kinds, steps and the first wrong token by the task that the problems come from.
 
+    A model of language can be asked too, where its tokens are words of the task, blanks, or both: a
+    token that is a blank alone is FORMAT, of the step of the word behind it, and never wrong; the
+    end token that it stopped at counts as the task's own. A word of several tokens is no word.
+
     Args:
         traces: as sampled, with ids.
         problems: of the task; each trace answers one of them.
@@ -66,7 +70,12 @@ def labelled(
     words = {i: _word(i, encoder) for trace in traces for i in trace.ids or ()}
     found = []
     for trace in traces:
-        truth = task.label(question[trace.problem], [words[i] for i in trace.ids or ()])
+        own = [words[i] for i in trace.ids or ()]
+        if own and trace.finish == Finish.STOP:
+            own[-1] = task.end
+        said = [place for place, word in enumerate(own) if word]
+        read = task.label(question[trace.problem], [own[place] for place in said])
+        truth = _over_tokens(read, said, count=len(own))
         right = truth.wrong_token == NO_TOKEN
         known = replace(
             trace,
@@ -79,6 +88,24 @@ def labelled(
         )
         found.append(known)
     return found
+
+
+def _over_tokens(truth: Truth, said: Sequence[int], *, count: int) -> Truth:
+    """The truth about words, over the tokens that say them and the blanks between.
+
+    Args:
+        truth: of the words.
+        said: place of each word's token, rising.
+        count: tokens.
+    """
+    kinds, steps = [int(Kind.FORMAT)] * count, [NO_STEP] * count
+    before = 0
+    for kind, step, place in zip(truth.kinds, truth.steps, said, strict=True):
+        kinds[place] = kind
+        steps[before : place + 1] = [step] * (place + 1 - before)
+        before = place + 1
+    wrong = truth.wrong_token if truth.wrong_token == NO_TOKEN else said[truth.wrong_token]
+    return Truth(tuple(kinds), tuple(steps), wrong, truth.right)
 
 
 def _word(token: int, encoder: Encoder) -> str:

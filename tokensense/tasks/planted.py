@@ -49,15 +49,17 @@ class PlantedTask(NamedTuple):
             gives the same ones.
         label: label(question, words): the truth about a response, one word a token, the end token
             with it. Raises InputError where the question is none of this task.
+        end: the word that `label` takes for the end of a response.
     """
 
     problems: Callable[..., list[Problem]]
     label: Callable[[str, Sequence[str]], Truth]
+    end: str
 
 
 def arithmetic_task() -> PlantedTask:
     """Chains of sums and products; sizes are the fields of `arithmetic.Chains`."""
-    return PlantedTask(_arithmetic_problems, _arithmetic_truth)
+    return PlantedTask(_arithmetic_problems, _arithmetic_truth, arithmetic.END)
 
 
 def tables_task(*, world: int = tables.WORLD_SEED) -> PlantedTask:
@@ -67,7 +69,8 @@ def tables_task(*, world: int = tables.WORLD_SEED) -> PlantedTask:
         world: seed of the facts, which are those of the default regime whatever the sizes; left
             out, the world of the shipped policy.
     """
-    return PlantedTask(partial(_tables_problems, world), partial(_tables_truth, world))
+    problems, truth = partial(_tables_problems, world), partial(_tables_truth, world)
+    return PlantedTask(problems, truth, tables.VOCABULARY[tables.END])
 
 
 def _arithmetic_problems(count: int, seed: int, **sizes: object) -> list[Problem]:
