@@ -1,12 +1,14 @@
 """Our training loop beside TRL's GRPOTrainer, phase by phase, and what each rule adds to a step.
 
     OMP_NUM_THREADS=1 taskset -c 0 python -m studies.training_speed --out data/training_speed
+    python -m studies.training_speed --model runs/smollm2_sums --out data/training_speed/smollm2
 
 Same policy (`tiny:tables`), same problems in the same order, regime A, 8 x 4 responses of at most
 160 tokens, Adam 3e-4, one update a step, no KL, float32, one thread, one process. Both sample their
 own responses and are timed by the same wrapper; they take turns, each repeat from the base policy,
-its first step left out. TRL needs the extra `peers`; where it is missing, only our own numbers are
-made, and that is said.
+its first step left out. `--model` takes a folder of `studies.teach_sums` instead: chains of sums,
+4 x 4 responses of at most 112 tokens, Adam 1e-6, three repeats of two counted steps. TRL needs the
+extra `peers`; where it is missing, only our own numbers are made, and that is said.
 
 Seconds are those of the processor (one thread: on a quiet core they are those of the clock, and
 others may be on the core). Phases: sampling, with prompts and grades; scoring: what a rule reads,
@@ -25,7 +27,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -42,12 +44,14 @@ from tokensense.models.policy import Policy, load_policy
 from tokensense.models.scorer import score
 from tokensense.models.tiny import folder
 from tokensense.rollouts.trajectory import Trace
+from tokensense.schema import Finish
 from tokensense.tasks.problem import Problem
 from tokensense.trainer import loop, update
 from tokensense.trainer.batches import PROBLEMS, collect, step_seed
 from tokensense.trainer.config import TrainConfig
-from tokensense.trainer.problems import Task
+from tokensense.trainer.problems import Task, planted
 
+TABLES = "tiny:tables"
 PHASES = ("sampling", "scoring", "loss", "step", "rest")
 Row = dict[str, Any]
 
@@ -57,12 +61,20 @@ class Config:
     """What was fixed before the first run.
 
     Attributes:
+        model: name of the shipped policy of the tables, or a folder of one taught sums.
+        problems: a step.
+        longest: tokens of a response at most.
+        rate: of Adam.
         steps: of a repeat, the first of which is not counted.
         repeats: of each side, taking turns.
         rule_steps: of each rule.
         rules: whose overhead is measured.
     """
 
+    model: str = TABLES
+    problems: int = 8
+    longest: int = 160
+    rate: float = 3e-4
     steps: int = 6
     repeats: int = 5
     rule_steps: int = 3
@@ -74,10 +86,26 @@ class Config:
     def training(self) -> TrainConfig:
         """Settings of ours; TRL's are made to match."""
         return TrainConfig(
-            steps=self.steps, problems=8, group=4, evaluate_every=0, checkpoint_every=0
+            steps=self.steps,
+            problems=self.problems,
+            group=4,
+            max_new_tokens=self.longest,
+            learning_rate=self.rate,
+            evaluate_every=0,
+            checkpoint_every=0,
         )
 
+    def task(self) -> Task:
+        """Problems of the policy."""
+        if self.model == TABLES:
+            return task_of(Assay(judged=((0, 1),)))
+        return planted("arithmetic", held_out=1)
 
+
+TAUGHT = {
+    **{"problems": 4, "longest": 112, "rate": 1e-6, "steps": 3, "repeats": 3},
+    **{"rules": ("uniform", "cscr_0.8"), "rule_steps": 2},
+}
 TINY = Config(steps=2, repeats=1, rule_steps=2, rules=("uniform", "cscr_0.8"))
 
 
@@ -186,13 +214,20 @@ def ours(policy: Policy, task: Task, config: TrainConfig, *, rule: str = "unifor
     return meter.rows
 
 
-def theirs(policy: Policy, task: Task, config: TrainConfig) -> list[Row]:
-    """Rows of the steps of one run of TRL's GRPOTrainer on the same problems."""
+def theirs(policy: Policy, path: Path, task: Task, config: TrainConfig) -> list[Row]:
+    """Rows of the steps of one run of TRL's GRPOTrainer on the same problems.
+
+    Args:
+        policy: reads responses for their grade.
+        path: folder of its weights.
+        task: of both sides.
+        config: TRL's settings are made to match.
+    """
     from datasets import Dataset  # type: ignore[import-not-found,unused-ignore]
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
     from trl import GRPOTrainer  # type: ignore[import-not-found,unused-ignore]
 
-    meter, path = Meter(), folder(policy.name)
+    meter, end = Meter(), policy.tokenizer.eos_token_id
     problems = [
         problem
         for step in range(config.steps)
@@ -204,7 +239,7 @@ def theirs(policy: Policy, task: Task, config: TrainConfig) -> list[Row]:
         meter.tokens += sum(len(ids) for ids in completion_ids)
         asked = [named[prompt[-1]["content"]] for prompt in prompts]
         traces = [
-            Trace(problem.name, str(place), "", ids=tuple(ids))
+            Trace(problem.name, str(place), "", ids=tuple(ids), finish=_finish(ids, end))
             for place, (problem, ids) in enumerate(zip(asked, completion_ids, strict=True))
         ]
         return [t.reward for t in task.grade(traces, list(named.values()), policy)]
@@ -239,6 +274,10 @@ def theirs(policy: Policy, task: Task, config: TrainConfig) -> list[Row]:
         stack.enter_context(meter.timing_optimizers())
         trainer.train()
     return meter.rows
+
+
+def _finish(ids: Sequence[int], end: int) -> Finish:
+    return Finish.STOP if ids and ids[-1] == end else Finish.LENGTH
 
 
 def _arguments(config: TrainConfig, scratch: str) -> Any:  # noqa: ANN401 (TRL's)
@@ -277,13 +316,13 @@ def _arguments(config: TrainConfig, scratch: str) -> Any:  # noqa: ANN401 (TRL's
 
 def beside(config: Config, *, out: Path) -> None:
     """Both sides, taking turns."""
-    policy, task = load_policy("tiny:tables"), task_of(Assay(judged=((0, 1),)))
-    settings = config.training()
+    policy, task, settings = load_policy(config.model), config.task(), config.training()
+    path = folder(config.model) if config.model == TABLES else Path(config.model)
     sides: dict[str, Callable[[], list[Row]]] = {"ours": lambda: ours(policy, task, settings)}
     if importlib.util.find_spec("trl") is None:
         print("TRL is not installed here (extra `peers`): our own numbers alone")
     else:
-        sides["trl"] = lambda: theirs(policy, task, settings)
+        sides["trl"] = lambda: theirs(policy, path, task, settings)
     rows: list[Row] = []
     for repeat in range(config.repeats):
         for who, run in sides.items():
@@ -331,8 +370,8 @@ def _median(rows: Sequence[Row], phase: str) -> float:
 
 def overheads(config: Config, *, out: Path) -> None:
     """Scoring of each rule as share of its step, and in forward passes; rules take turns."""
-    policy, task = load_policy("tiny:tables"), task_of(Assay(judged=((0, 1),)))
-    settings = Config(steps=config.rule_steps).training()
+    policy, task = load_policy(config.model), config.task()
+    settings = replace(config, steps=config.rule_steps).training()
     branches = collect(policy, task, settings, step=0).branches
     rows: dict[str, list[Row]] = defaultdict(list)
     passes = []
@@ -374,6 +413,8 @@ def main(config: Config, *, out: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("runs/training_speed"))
+    parser.add_argument("--model", default=TABLES, help="or a folder of studies.teach_sums")
     parser.add_argument("--tiny", action="store_true", help="2 steps: seconds")
     given = parser.parse_args()
-    main(TINY if given.tiny else Config(), out=given.out)
+    taught = Config() if given.model == TABLES else Config(model=given.model, **TAUGHT)
+    main(TINY if given.tiny else taught, out=given.out)
