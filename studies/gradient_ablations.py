@@ -14,8 +14,9 @@ the other half); the entropy mask and what it leaves; and whose length the updat
                      norm has the same cosines, so it is no arm of its own.
 
 A batch is a block of lines in `batches_*.csv`; a run that is stopped goes on. `table.csv` is made
-anew of all runs that are there: a base a line, and `all`, with every batch alike. Intervals are
-95 % for each rule by itself, of batches drawn anew; they say nothing about other bases.
+anew of all runs that are there: a base a line, and `all`, with every batch alike; `ablations_*.png`
+draws it. Intervals are 95 % for each rule by itself, of batches drawn anew; they say nothing about
+other bases.
 
 Source: methods/cscr.md 1.7; methods/delta.md 3.3, 3.4; arXiv:2506.01939 for the entropy mask.
 """
@@ -32,6 +33,7 @@ import torch
 
 from studies import learning_value
 from studies.ablations import random_signs
+from studies.learning_figure import BLUE, MARKERS
 from studies.learning_rules import Batch, drawn_batch, evidence
 from studies.learning_tables import ALL_BASES, printed, read, short, write
 from studies.learning_value import keep, problems, reference, trained
@@ -39,6 +41,7 @@ from tokensense.credit import CATALOGUE
 from tokensense.credit.base import adjusted, weights_of
 from tokensense.credit.evidence import Evidence
 from tokensense.errors import TokensenseError
+from tokensense.figures.style import NEUTRAL, new_figure, styled
 from tokensense.models.policy import Policy
 from tokensense.probes.gradients import pooled_gradients
 from tokensense.segments import broadcast, segment_mean
@@ -268,13 +271,51 @@ def ranked(
         }
 
 
+def draw(rows: Sequence[Mapping[str, object]], path: Path) -> None:
+    """Both differences from uniform: all batches together with an interval, each base a mark."""
+    rules = [name for name in NAMES if name != "uniform"]
+    names = {
+        "difference": "cosine with reward gradient,\nrule minus uniform",
+        "difference_length": "cosine with length gradient,\nrule minus uniform",
+    }
+    bases = [base for base in dict.fromkeys(row["base"] for row in rows) if base != ALL_BASES]
+    with styled("plain"):
+        figure = new_figure(7.0, 0.9 + 0.2 * len(rules))
+        panels = figure.subplots(1, len(names), sharey=True)
+        for axes, (key, said) in zip(panels, names.items(), strict=True):
+            for row in rows:
+                if row["rule"] not in rules or row[key] == "":
+                    continue
+                y, x = rules.index(str(row["rule"])), float(str(row[key]))
+                if row["base"] == ALL_BASES:
+                    ends = [float(str(row[f"{key}_{end}"])) for end in ("low", "high")]
+                    axes.plot(ends, [y, y], color=BLUE, linewidth=1.2)
+                    axes.plot([x], [y], "o", color=BLUE, markersize=3.5)
+                else:
+                    marker = MARKERS[bases.index(row["base"]) % len(MARKERS)]
+                    axes.plot([x], [y], marker, color=NEUTRAL, markersize=2.5, fillstyle="none")
+            axes.axvline(0, color=NEUTRAL, linewidth=0.6, linestyle=":")
+            axes.set_xlabel(said)
+        panels[0].set_yticks(range(len(rules)), rules)
+        panels[0].set_ylim(len(rules) - 0.5, -0.5)
+        count = next(row["batches"] for row in rows if row["base"] == ALL_BASES)
+        figure.suptitle(
+            f"n = {count} batches of {len(bases)} bases; open marks: each base; bars: 95 %",
+            fontsize="medium",
+        )
+        figure.savefig(path)
+
+
 def main(config: Config, *, out: Path, work: Path = Path("runs/learning_value")) -> None:
     """Measure what is missing, then rank all that is there."""
     torch.set_num_threads(1)
     for folder in (out, work):
         folder.mkdir(parents=True, exist_ok=True)
     run(config.study, out=out, work=work)
-    for line in table(out, resamples=config.resamples):
+    rows = table(out, resamples=config.resamples)
+    regime = config.study.regime
+    draw([row for row in rows if row["regime"] == regime], out / f"ablations_{regime}.png")
+    for line in rows:
         print(
             f"{line['regime']} {line['base']}  {line['rule']:<20}{line['difference']:>9} "
             f"[{line['difference_low']}, {line['difference_high']}]  length "
