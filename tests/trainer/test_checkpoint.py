@@ -8,7 +8,7 @@ import torch
 from tokensense.errors import StoreError
 from tokensense.models.policy import load_policy
 from tokensense.trainer.checkpoint import OPTIMIZER, POLICY, STATE, Identity, newest, restore, save
-from tokensense.trainer.loop import _copy
+from tokensense.trainer.run import own_copy
 
 RECORDS = [{"kind": "step", "step": 1, "loss": math.nan}]
 
@@ -16,7 +16,7 @@ RECORDS = [{"kind": "step", "step": 1, "loss": math.nan}]
 @pytest.fixture
 def run(policy, config):
     """A policy one step away from its start, its optimizer, and its identity."""
-    copied = _copy(policy)
+    copied = own_copy(policy)
     optimizer = torch.optim.AdamW(copied.model.parameters(), lr=0.1)
     sum((p**2).sum() for p in copied.model.parameters()).backward()
     optimizer.step()

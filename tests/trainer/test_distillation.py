@@ -17,8 +17,9 @@ from tokensense.trainer.config import OPSD, SDPO, Distillation, TrainConfig
 from tokensense.trainer.distillation import Teacher, divergences, follow
 from tokensense.trainer.evidence import plan_evidence
 from tokensense.trainer.lesson import teach
-from tokensense.trainer.loop import _copy, train
+from tokensense.trainer.loop import train
 from tokensense.trainer.problems import planted
+from tokensense.trainer.run import own_copy
 from tokensense.trainer.update import accumulate, update
 
 SIZES = TrainConfig(problems=4, group=4, max_new_tokens=48, temperature=0.8, tokens_per_row=96)
@@ -94,15 +95,15 @@ def test_the_loss_is_the_mean_over_the_tokens_that_could_be_told(reader, batch, 
         assert 0 < len(told) < len(batch.traces)
     else:
         assert len(told) == len(batch.traces)
-    teacher = _copy(reader)
+    teacher = own_copy(reader)
     with torch.no_grad():
         for parameter in teacher.model.parameters():
             parameter.mul_(1.05)
     lesson = teach(teacher, batch.branches, told, form=form, config=config)
-    copied = _copy(reader)
+    copied = own_copy(reader)
     sums = accumulate(copied, lesson, config)
 
-    model = _copy(reader).model
+    model = own_copy(reader).model
     total, tokens = torch.zeros((), dtype=torch.float64), 0
     for place, branch in sorted(told.items()):
         mine = rows_of(model, batch.branches[place], config.temperature)
@@ -128,7 +129,7 @@ def test_a_teacher_that_is_told_nothing_teaches_nothing(reader, batch):
     config = replace(SIZES, rule="opsd", distillation=OPSD)
     same_prompt = dict(enumerate(batch.branches))
     lesson = teach(reader, batch.branches, same_prompt, form=OPSD, config=config)
-    copied = _copy(reader)
+    copied = own_copy(reader)
     sums = accumulate(copied, lesson, config)
     assert abs(sums["loss"]) < 1e-6
     largest = max(float(p.grad.abs().max()) for p in copied.model.parameters())
@@ -181,14 +182,14 @@ def test_what_is_minimized_falls(reader, batch):
     live = plan_evidence(reader, config.credit(), config)
     told = live.told_branches("reference", reader, batch)
     lesson = teach(reader, batch.branches, told, form=OPSD, config=config)
-    student = _copy(reader)
+    student = own_copy(reader)
     optimizer = torch.optim.Adam(student.model.parameters(), lr=1e-3)
     losses = [update(student, optimizer, lesson, config=config, seed=0)["loss"] for _ in range(8)]
     assert losses[-1] < 0.5 * losses[0]
 
 
 def test_a_teacher_follows_by_its_rate(reader):
-    teacher, policy = _copy(reader), _copy(reader)
+    teacher, policy = own_copy(reader), own_copy(reader)
     with torch.no_grad():
         for parameter in policy.model.parameters():
             parameter.add_(1.0)

@@ -12,7 +12,8 @@ from tokensense.credit.base import adjusted
 from tokensense.errors import SchemaError, StoreError
 from tokensense.rollouts.trajectory import Imported, assemble
 from tokensense.trainer.config import Objective
-from tokensense.trainer.loop import METRICS_FILE, train
+from tokensense.trainer.loop import train
+from tokensense.trainer.run import METRICS_FILE
 
 TIMED = ("seconds", "seconds_sampling", "seconds_scoring", "seconds_updating")
 

@@ -22,8 +22,8 @@ from tokensense.models.tiny import folder
 from tokensense.trainer.batches import collect
 from tokensense.trainer.config import Objective, TrainConfig
 from tokensense.trainer.lesson import Lesson
-from tokensense.trainer.loop import _copy
 from tokensense.trainer.problems import planted
+from tokensense.trainer.run import own_copy
 from tokensense.trainer.update import accumulate
 
 FORMS = {"grpo": "sequence", "dapo": "token", "dr_grpo": "constant"}
@@ -93,7 +93,7 @@ def test_advantages_are_trl_s(theirs, batch):
 @pytest.mark.parametrize("loss_type", list(FORMS))
 def test_the_first_step_is_trl_s(theirs, batch, policy, loss_type):
     objective = Objective(normalizer=FORMS[loss_type], clip_high=0.28)
-    copied = _copy(policy)
+    copied = own_copy(policy)
     lesson = Lesson(batch.branches, batch.advantage.repeat(batch.length))
     sums = accumulate(copied, lesson, replace(CONFIG, objective=objective))
     assert sums["loss"] == pytest.approx(theirs[f"{loss_type}/loss"].item(), abs=1e-6)

@@ -10,8 +10,8 @@ from tokensense.credit.evidence import Evidence
 from tokensense.trainer.batches import collect
 from tokensense.trainer.config import DAPO, DR_GRPO, GRPO, Objective
 from tokensense.trainer.lesson import Lesson, log_probs
-from tokensense.trainer.loop import _copy
 from tokensense.trainer.problems import planted
+from tokensense.trainer.run import own_copy
 from tokensense.trainer.update import accumulate, update
 
 
@@ -32,14 +32,14 @@ def lesson_of(batch, **parts):
 
 def gradients(policy, lesson, config):
     """Loss, and the gradient of every parameter."""
-    copied = _copy(policy)
+    copied = own_copy(policy)
     sums = accumulate(copied, lesson, config)
     return sums, {name: p.grad for name, p in copied.model.named_parameters()}
 
 
 def trained(policy, lesson, config, *, seed=0):
     """Weights after an update by plain gradient descent, and its numbers."""
-    copied = _copy(policy)
+    copied = own_copy(policy)
     optimizer = torch.optim.SGD(copied.model.parameters(), lr=config.learning_rate)
     numbers = update(copied, optimizer, lesson, config=config, seed=seed)
     return numbers, dict(copied.model.named_parameters())
@@ -65,7 +65,7 @@ def test_loss_and_gradient_are_those_of_the_plain_reference(policy, batch, confi
     lesson = lesson_of(batch, old=old, reference=reference)
     sums, found = gradients(policy, lesson, config)
 
-    model = _copy(policy).model
+    model = own_copy(policy).model
     logps = [reference_log_probs(model, *branch, 0.8) for branch in batch.branches]
     ends = np.cumsum(batch.length)
 
@@ -125,7 +125,7 @@ def test_rollouts_without_credit_are_not_fed_and_that_changes_nothing(policy, ba
 
 
 def test_where_nothing_is_fed_no_step_is_made(policy, batch, config):
-    copied = _copy(policy)
+    copied = own_copy(policy)
     optimizer = torch.optim.AdamW(copied.model.parameters(), lr=0.1, weight_decay=0.0)
     update(copied, optimizer, lesson_of(batch), config=config, seed=0)
     before = {name: p.clone() for name, p in copied.model.named_parameters()}
@@ -144,7 +144,7 @@ def test_a_second_pass_sees_the_ratios_of_the_first(policy, batch, config):
     assert numbers["updates"] == 2
     assert abs(numbers["ratio"] - 1) > 1e-4
     # By hand: two updates, the second on what the first has left, against the same old ones.
-    copied = _copy(policy)
+    copied = own_copy(policy)
     optimizer = torch.optim.SGD(copied.model.parameters(), lr=config.learning_rate)
     once = replace(config, epochs=1)
     for _ in range(2):

@@ -4,10 +4,10 @@ Reads  the environment of `torchrun` or `accelerate launch --multi_gpu`, or the 
        `accelerate.debug_launcher` (or a training script) has made.
 Gives  together, Processes, own_device.
 
-Nothing here takes part in a forward pass. A gloo group of its own, on CUDA too, carries a list from
-process 0 to the others and barriers between them. The system closes the connections of a process
-that dies, and one that fails says so on the group's board: waiting for it ends at once. Waiting for
-one that hangs ends after `PATIENCE`.
+Nothing here takes part in a forward pass. A gloo group of its own, on CUDA too, carries lists from
+process 0 to the others, sums over all of them, and barriers between them. The system closes the
+connections of a process that dies, and one that fails says so on the group's board: waiting for it
+ends at once. Waiting for one that hangs ends after `PATIENCE`.
 
 `accelerate launch` without `--multi_gpu` starts one process on a machine without GPUs, however many
 were asked for, and says nothing. It leaves a mark, though: MASTER_PORT, set where more than one was
@@ -30,9 +30,9 @@ from tokensense.errors import ProcessError
 
 # From the first process's arrival to the last's: they load the same model.
 ARRIVAL = timedelta(minutes=30)
-# For another's share of the blocks; a process that has died is noticed at once.
+# For another's share of the work; a process that has died is noticed at once.
 PATIENCE = timedelta(days=1)
-POLL = 0.2  # seconds
+POLL = 0.2  # seconds, at most; the first looks follow each other at a tenth of a millisecond
 FAILED = "failed"
 
 
@@ -71,11 +71,32 @@ class Processes(NamedTuple):
             )
         return [int(number) for number in held.tolist()]
 
+    def summed(self, values: torch.Tensor) -> torch.Tensor:
+        """Sum over the processes, entry by entry, the same bytes in each of them.
+
+        Where every entry is 0 in all processes but one, the sum is that entry to the bit: so what
+        was done in shares is put together.
+
+        Args:
+            values: of one shape and dtype in all processes; not changed.
+
+        Returns:
+            On the device of `values`; of one process, `values` itself.
+
+        Raises:
+            ProcessError: one of them has ended without coming here, or hangs.
+        """
+        if self.group is None:
+            return values
+        held = values.detach().to("cpu", copy=True)
+        self._see_through(dist.all_reduce(held, group=self.group, async_op=True), _nothing)
+        return held.to(values.device)
+
     def wait(self, meanwhile: Callable[[], None] = _nothing) -> None:
         """Return when every process has come here.
 
         Args:
-            meanwhile: called about five times a second.
+            meanwhile: called again and again, soon about five times a second.
 
         Raises:
             ProcessError: one of them has ended without coming here, or hangs.
@@ -96,18 +117,19 @@ class Processes(NamedTuple):
         """Wait until a message has got through, or can no longer."""
         assert self.group is not None
         board = self.group.get_group_store()
+        began = time.monotonic()
         try:
             while not message.is_completed():
                 if board.check([FAILED]):
                     raise RuntimeError(f"number {board.get(FAILED).decode()} failed")
                 meanwhile()
-                time.sleep(POLL)
+                time.sleep(min(POLL, 1e-4 + (time.monotonic() - began) / 10))
             message.wait()
         except RuntimeError as cause:
             raise ProcessError(
                 f"a run of {self.size} processes needs all of them to its end; as number "
                 f"{self.rank} sees it, another one has ended or does not answer ({cause}). Look "
-                "for its own message. Blocks that are done are kept: run the same command again."
+                "for its own message. What has been written is kept: run the same command again."
             ) from cause
 
 
@@ -167,7 +189,7 @@ def _asked() -> int:
     if local != world:
         raise ProcessError(
             f"the processes of a run need to be on one machine; of {world} there are {local} here. "
-            "Give each machine a store of its own."
+            "Give each machine a store, or a run, of its own."
         )
     if dist.is_available() and dist.is_initialized():
         return dist.get_world_size()

@@ -31,6 +31,7 @@ from tokensense.checks import require_range
 from tokensense.errors import PolicyError
 from tokensense.models.growing_cache import growing_cache
 from tokensense.models.policy import Policy
+from tokensense.models.processes import ALONE, Processes
 from tokensense.models.scorer import evaluation
 from tokensense.models.selfcheck import (
     TOLERANCE,
@@ -63,6 +64,7 @@ def sample(
     seed: int = 0,
     batch: int | None = None,
     progress: Callable[[int], object] | None = None,
+    processes: Processes = ALONE,
 ) -> list[Sampled]:
     """Draw one response a prompt, in the order of the prompts.
 
@@ -75,6 +77,7 @@ def sample(
         seed: with a prompt's place, of that prompt's random stream.
         batch: rows drawn together; None for what `CACHE_BYTES` holds, `MOST_ROWS` at most.
         progress: called with the number of responses finished since the last call.
+        processes: that draw a share each; all of them get all responses.
 
     Returns:
         Finish is STOP after an end token, else LENGTH.
@@ -83,6 +86,7 @@ def sample(
         SchemaError: a number is out of range.
         PolicyError: a prompt is empty, has ids outside the policy's head, or does not fit its
             context with `max_new_tokens`; the message names the prompt's place.
+        ProcessError: another process has ended.
     """
     require_range("max_new_tokens", max_new_tokens, 1, 2**31)
     require_range("temperature", temperature, 0.0, sys.float_info.max)
@@ -93,6 +97,8 @@ def sample(
     order = sorted(range(len(prompts)), key=lambda place: (len(prompts[place]), *prompts[place]))
     widest = max(map(len, prompts), default=0) + max_new_tokens
     size = batch or _rows_at_once(policy, tokens=widest)
+    first, last = (len(order) * (processes.rank + end) // processes.size for end in (0, 1))
+    order = order[first:last]
     found: dict[int, Sampled] = {}
     with evaluation(policy.model), torch.inference_mode():
         for start in range(0, len(order), size):
@@ -106,7 +112,27 @@ def sample(
                 progress=progress,
             )
             found |= zip(some, rows, strict=True)
+    if processes.size > 1:
+        found = _of_all(found, processes, shape=(len(prompts), max_new_tokens))
     return [found[place] for place in range(len(prompts))]
+
+
+def _of_all(
+    found: dict[int, Sampled], processes: Processes, *, shape: tuple[int, int]
+) -> dict[int, Sampled]:
+    """The responses of all processes by their places, from those of each."""
+    ids = torch.zeros(shape, dtype=torch.long)
+    logps = torch.zeros(shape)
+    ends = torch.zeros((shape[0], 2), dtype=torch.long)  # length, finish
+    for place, (own, probabilities, finish) in found.items():
+        ids[place, : len(own)] = torch.tensor(own)
+        logps[place, : len(own)] = torch.tensor(probabilities)
+        ends[place] = torch.tensor([len(own), finish])
+    parts = (processes.summed(part).tolist() for part in (ids, logps, ends))
+    return {
+        place: Sampled(tuple(i[:length]), tuple(p[:length]), Finish(finish))
+        for place, (i, p, (length, finish)) in enumerate(zip(*parts, strict=True))
+    }
 
 
 def _stream(seed: int, place: int) -> np.random.Generator:

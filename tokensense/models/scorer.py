@@ -26,6 +26,7 @@ from tokensense.models.compiled import can_compile, compiled_layers, left_alone
 from tokensense.models.head import ROWS, TILE, head_of, log_statistics
 from tokensense.models.plan import STREAM, Branch, Row, plan_padded, plan_rows
 from tokensense.models.policy import Policy
+from tokensense.models.processes import ALONE, Processes
 from tokensense.models.selfcheck import (
     hidden_rows,
     positions_follow_length,
@@ -63,6 +64,7 @@ def score(
     compiled: bool = False,
     streams: int | None = None,
     progress: Callable[[int], None] | None = None,
+    processes: Processes = ALONE,
 ) -> list[Scores]:
     """Statistics of every response token, in the order of `branches`.
 
@@ -77,6 +79,8 @@ def score(
         streams: how many are scored side by side on CPU, at most; None for as many as torch has
             threads. Decides memory and time, and no byte.
         progress: called with the number of response tokens done since the last call.
+        processes: that score a share of the streams each; all of them get all scores, the bytes of
+            one process.
 
     Raises:
         PolicyError: a context is empty, a branch is longer than the policy's context, an id is
@@ -87,7 +91,7 @@ def score(
     require_range("temperature", temperature, 1e-6, 1e6)
     head = head_of(policy.model)
     length = [len(branch.response) for branch in branches]
-    flat = np.empty((len(Scores._fields), sum(length)), dtype=np.float32)
+    flat = np.zeros((len(Scores._fields), sum(length)), dtype=np.float32)
     rows = read_rows(
         policy,
         branches,
@@ -98,11 +102,13 @@ def score(
         path=path,
         compiled=compiled,
         streams=streams,
+        processes=processes,
     )
     for slots, statistics in rows:
         flat[:, slots] = statistics.numpy()
         if progress is not None:
             progress(len(slots))
+    flat = processes.summed(torch.from_numpy(flat)).numpy()
     ends = np.cumsum(length)
     return [Scores(*flat[:, e - n : e]) for e, n in zip(ends, length, strict=True)]
 
@@ -116,6 +122,7 @@ def read_rows(
     path: str = "auto",
     compiled: bool = False,
     streams: int | None = None,
+    processes: Processes = ALONE,
 ) -> Iterator[tuple[Int64[np.ndarray, " row"], Tensor]]:
     """What `read` makes of the hidden states before every response token, row by row.
 
@@ -131,6 +138,7 @@ def read_rows(
         path: trie, padded, alone or auto.
         compiled: run fused code.
         streams: how many are scored side by side on CPU.
+        processes: of which this one gets the rows of its own share.
 
     Yields:
         Places of the row's tokens in the flat order of all responses, and the tensor on the CPU.
@@ -148,6 +156,7 @@ def read_rows(
         plan = plan_rows(branches, tokens_per_row=tokens_per_row)
     else:
         plan = plan_padded(branches, tokens_per_row=tokens_per_row if chosen == "padded" else 1)
+    plan = plan[processes.rank :: processes.size]
 
     def answers(stream: Sequence[Row]) -> Iterator[tuple[np.ndarray, Tensor]]:
         for row, hidden in hidden_rows(policy.model, stream):

@@ -35,6 +35,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from tokensense.checks import require_range
 from tokensense.errors import PolicyError
 from tokensense.models.policy import Policy
+from tokensense.models.processes import ALONE, Processes
 from tokensense.models.sampler import sample, sampling_objection
 from tokensense.rollouts.trajectory import Encoder, Trace
 from tokensense.schema import Finish
@@ -80,10 +81,12 @@ def responses(
     temperature: float = 1.0,
     seed: int = 0,
     progress: bool = False,
+    processes: Processes = ALONE,
 ) -> list[Trace]:
     """Sample `group` responses to each problem.
 
-    Args as for `generate`; batches are as large as memory for keys and values allows.
+    Args as for `generate`; batches are as large as memory for keys and values allows. `processes`
+    draw a share each and get all traces; where `generate` draws, each draws all of them.
 
     Returns:
         Traces as `generate` yields them, with `logps` where our own sampler drew them.
@@ -91,6 +94,7 @@ def responses(
     Raises:
         SchemaError: a number is out of range.
         PolicyError: as for `generate`.
+        ProcessError: another process has ended.
     """
     settings: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
@@ -104,10 +108,12 @@ def responses(
     ends = _end_ids(policy)
     with tqdm(total=len(rows), unit="response", disable=not progress) as bar:
         prompts = [row.prompt for row in rows]
-        found = sample(policy, prompts, ends=ends, progress=bar.update, **settings)
+        drawn = sample(
+            policy, prompts, ends=ends, progress=bar.update, processes=processes, **settings
+        )
     return [
-        replace(_trace(policy, row, list(drawn.ids), ends), logps=drawn.logps)
-        for row, drawn in zip(rows, found, strict=True)
+        replace(_trace(policy, row, list(found.ids), ends), logps=found.logps)
+        for row, found in zip(rows, drawn, strict=True)
     ]
 
 

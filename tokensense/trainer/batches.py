@@ -23,6 +23,7 @@ from jaxtyping import Float64, Int64
 
 from tokensense.models.plan import Branch
 from tokensense.models.policy import Policy
+from tokensense.models.processes import ALONE, Processes
 from tokensense.rollouts.generate import responses
 from tokensense.rollouts.trajectory import Trace
 from tokensense.schema import Finish
@@ -93,7 +94,9 @@ def step_seed(config: TrainConfig, use: int, *numbers: int) -> int:
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(2))
 
 
-def collect(policy: Policy, task: Task, config: TrainConfig, *, step: int) -> Batch:
+def collect(
+    policy: Policy, task: Task, config: TrainConfig, *, step: int, processes: Processes = ALONE
+) -> Batch:
     """Sample and grade the rollouts of a step.
 
     Args:
@@ -101,6 +104,7 @@ def collect(policy: Policy, task: Task, config: TrainConfig, *, step: int) -> Ba
         task: draws and grades.
         config: sizes and form of the advantage.
         step: number of the step, from 0.
+        processes: that sample a share each, and get all of it.
 
     Returns:
         The batch; with dynamic sampling it may hold fewer than `problems` groups, or none.
@@ -122,7 +126,16 @@ def collect(policy: Policy, task: Task, config: TrainConfig, *, step: int) -> Ba
             if problem.question not in seen
         ]
         seen |= {problem.question for problem in new}
-        groups = _groups(policy, task, config, new, seed=step_seed(config, SAMPLES, step, number))
+        sampled = responses(
+            policy,
+            new,
+            group=config.group,
+            max_new_tokens=config.max_new_tokens,
+            temperature=config.temperature,
+            seed=step_seed(config, SAMPLES, step, number),
+            processes=processes,
+        )
+        groups = _groups(task.grade(sampled, new, policy), config.group)
         for problem, traces in zip(new, groups, strict=True):
             decided = [trace for trace in traces if np.isfinite(trace.reward)]
             drawn += len(traces)
@@ -146,21 +159,9 @@ def collect(policy: Policy, task: Task, config: TrainConfig, *, step: int) -> Ba
     )
 
 
-def _groups(
-    policy: Policy, task: Task, config: TrainConfig, problems: Sequence[Problem], *, seed: int
-) -> list[list[Trace]]:
-    """Graded responses to each problem."""
-    found = responses(
-        policy,
-        problems,
-        group=config.group,
-        max_new_tokens=config.max_new_tokens,
-        temperature=config.temperature,
-        seed=seed,
-    )
-    traces = task.grade(found, problems, policy)
-    size = config.group
-    return [traces[start : start + size] for start in range(0, len(traces), size)]
+def _groups(traces: Sequence[Trace], size: int) -> list[list[Trace]]:
+    """Responses to each problem."""
+    return [list(traces[start : start + size]) for start in range(0, len(traces), size)]
 
 
 def _advantage(

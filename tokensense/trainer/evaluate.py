@@ -31,6 +31,7 @@ from jaxtyping import Float64, Int64
 from tokensense.checks import require_range
 from tokensense.errors import StatisticsError
 from tokensense.models.policy import Policy
+from tokensense.models.processes import ALONE, Processes
 from tokensense.rollouts.generate import responses
 from tokensense.rollouts.trajectory import Trace
 from tokensense.schema import Finish, Label
@@ -85,6 +86,7 @@ def evaluate(
     temperature: float = 1.0,
     seed: int = 0,
     progress: bool = False,
+    processes: Processes = ALONE,
 ) -> Evaluation:
     """Sample responses to the held-out problems and grade them.
 
@@ -98,6 +100,7 @@ def evaluate(
         seed: same seed, same random numbers for each problem and place: policies are compared on
             those, too.
         progress: show a bar.
+        processes: that sample a share each.
 
     Raises:
         StatisticsError: nothing is held out.
@@ -119,6 +122,7 @@ def evaluate(
         temperature=temperature,
         seed=seed,
         progress=progress,
+        processes=processes,
     )
     traces = task.grade(found, chosen, policy)
     groups = [traces[start : start + k] for start in range(0, len(traces), k)]

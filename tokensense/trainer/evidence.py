@@ -32,6 +32,7 @@ from tokensense.credit.evidence import PER_ROLLOUT, Evidence
 from tokensense.errors import SchemaError
 from tokensense.models.plan import Branch
 from tokensense.models.policy import Policy
+from tokensense.models.processes import ALONE, Processes
 from tokensense.models.scorer import Scores, score
 from tokensense.probes import CATALOGUE
 from tokensense.probes.comparability import limits
@@ -93,6 +94,8 @@ class Live:
         told: evidence name -> the task's own measure of it.
         temperature: of scoring.
         tokens_per_row: of scoring.
+        processes: that score a share each; what is seen at the head, and what the task says, each
+            of them finds for itself.
     """
 
     needs: frozenset[str]
@@ -100,6 +103,7 @@ class Live:
     told: dict[str, Measure]
     temperature: float
     tokens_per_row: int
+    processes: Processes = ALONE
 
     def of(self, policy: Policy, batch: Batch, *, first_key: int) -> tuple[Evidence, np.ndarray]:
         """Measure a batch.
@@ -171,6 +175,7 @@ class Live:
             [*batch.branches, *branches],
             temperature=self.temperature,
             tokens_per_row=self.tokens_per_row,
+            processes=self.processes,
         )
         base, rest = scores[: len(batch.traces)], scores[len(batch.traces) :]
         bound = offsets(batch.length).tolist()
@@ -211,6 +216,7 @@ def plan_evidence(
     config: TrainConfig,
     *,
     told: Mapping[str, Measure] = MappingProxyType({}),
+    processes: Processes = ALONE,
 ) -> Live:
     """Decide, once a run, what has to be measured for a rule.
 
@@ -219,6 +225,7 @@ def plan_evidence(
         rule: says what it needs.
         config: frames, wordings, temperature, updates a step.
         told: evidence that the task can say by itself.
+        processes: that share the scoring.
 
     Raises:
         SchemaError: the rule needs what is not measured in training.
@@ -245,7 +252,7 @@ def plan_evidence(
         chosen = [condition for condition in made if condition.family == family]
         for name, level in levels.items():
             conditions[name] = tuple(c for c in chosen if c.level == level)
-    return Live(rule.needs, conditions, own, config.temperature, config.tokens_per_row)
+    return Live(rule.needs, conditions, own, config.temperature, config.tokens_per_row, processes)
 
 
 def credited(rule: Credit, evidence: Evidence, usable: Bool[np.ndarray, " rollout"]) -> Credited:

@@ -2,7 +2,8 @@
 
 Reads  SIGINT.
 Gives  Interrupts: outside of `held` an interrupt drops what is under way, inside it waits for the
-       end of it.
+       end of it. Of several processes, which must all stop at the same place, none is torn out of
+       anything: an interrupt of any of them waits until all come to `agree`.
 Sign   none: nothing here is signed.
 
 What is dropped has changed nothing: sampling and scoring leave weights and history as they were. A
@@ -17,11 +18,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+import torch
+
+from tokensense.models.processes import ALONE, Processes
+
 
 class Interrupts:
-    """A context in which Ctrl-C never tears an update apart."""
+    """A context in which Ctrl-C never tears an update apart.
 
-    def __init__(self) -> None:
+    Args:
+        processes: that stop together.
+    """
+
+    def __init__(self, processes: Processes = ALONE) -> None:
+        self._processes = processes
         self._held = False
         self._asked = False
         self._installed = False
@@ -51,12 +61,22 @@ class Interrupts:
             yield
         finally:
             self._held = False
-        if self._asked:
+        if self._asked and self._processes.size == 1:
             self._asked = False
+            raise KeyboardInterrupt
+
+    def agree(self) -> None:
+        """The place at which several processes stop, if any of them was interrupted; else nothing.
+
+        Raises:
+            KeyboardInterrupt: in all of them.
+            ProcessError: another process has ended.
+        """
+        if self._processes.size > 1 and self._processes.summed(torch.tensor(self._asked).int()):
             raise KeyboardInterrupt
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del number, frame
-        if not self._held:
+        if not self._held and self._processes.size == 1:
             raise KeyboardInterrupt
         self._asked = True

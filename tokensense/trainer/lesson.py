@@ -5,6 +5,7 @@ Gives  Lesson; teach, the one of a distillation; hidden_states, log_probs.
 Sign   credit positive: the token is made likelier.
 
 Rollouts are fed padded on the right, some at a time, by the scorer's own `hidden_rows` and `head`.
+Several processes feed a share each, by length, so that they end at about the same time.
 
 Source: design section 9.
 """
@@ -20,6 +21,7 @@ from torch import Tensor
 from tokensense.models.head import head_of, log_statistics
 from tokensense.models.plan import Branch, Row, plan_padded
 from tokensense.models.policy import Policy
+from tokensense.models.processes import ALONE, Processes
 from tokensense.models.scorer import evaluation
 from tokensense.models.selfcheck import hidden_rows
 from tokensense.segments import offsets
@@ -76,6 +78,7 @@ def teach(
     *,
     form: Distillation,
     config: TrainConfig,
+    processes: Processes = ALONE,
 ) -> Lesson:
     """The lesson of a distillation: the rollouts that the teacher can be told about.
 
@@ -88,14 +91,17 @@ def teach(
         told: rollout -> prompt in which the teacher is told, and the same response.
         form: of the divergence.
         config: size of a row, updates of a step.
+        processes: that feed a share each.
     """
     places = sorted(told)
     lesson = Lesson([branches[place] for place in places], np.zeros(0))
     size = int(lesson.length.sum())
     hidden = torch.zeros(size, teacher.model.config.get_text_config().hidden_size)
+    read = [told[place] for place in places]
     with torch.no_grad(), evaluation(teacher.model):
-        for row, states in hidden_states(teacher, [told[place] for place in places], config):
+        for row, states in hidden_states(teacher, read, config, processes=processes):
             hidden[torch.from_numpy(row.slots)] = states.float().cpu()
+    hidden = processes.summed(hidden)
     head = head_of(teacher.model)
     if config.epochs * config.updates > 1:
         bias = None if head.bias is None else head.bias.detach().clone()
@@ -104,7 +110,11 @@ def teach(
 
 
 def hidden_states(
-    policy: Policy, branches: Sequence[Branch], config: TrainConfig
+    policy: Policy,
+    branches: Sequence[Branch],
+    config: TrainConfig,
+    *,
+    processes: Processes = ALONE,
 ) -> Iterator[tuple[Row, Tensor]]:
     """Rows of rollouts, and the hidden states that predict their response tokens.
 
@@ -112,27 +122,40 @@ def hidden_states(
         policy: reads.
         branches: prompts and responses.
         config: size of a row.
+        processes: of which this one feeds its own share.
 
     Yields:
         A row, whose `slots` are the places of its tokens, and states (token, hidden).
     """
-    for stream in plan_padded(branches, tokens_per_row=config.tokens_per_row):
-        yield from hidden_rows(policy.model, stream)
+    order = sorted(range(len(branches)), key=lambda place: -branches[place].fed)
+    own = np.array(sorted(order[processes.rank :: processes.size]), np.int64)
+    places = Lesson(branches, np.zeros(0)).tokens(own)
+    chosen = [branches[place] for place in own.tolist()]
+    for stream in plan_padded(chosen, tokens_per_row=config.tokens_per_row):
+        for row, hidden in hidden_rows(policy.model, stream):
+            yield row._replace(slots=places[row.slots]), hidden
 
 
-def log_probs(policy: Policy, branches: Sequence[Branch], config: TrainConfig) -> Flat:
+def log_probs(
+    policy: Policy,
+    branches: Sequence[Branch],
+    config: TrainConfig,
+    *,
+    processes: Processes = ALONE,
+) -> Flat:
     """Log-probability of every response token by the trainer's own forward pass, nats.
 
     Args:
         policy: scores.
         branches: prompts and responses.
         config: temperature and size of a row.
+        processes: that feed a share each.
     """
     found = np.zeros(sum(len(branch.response) for branch in branches), dtype=np.float32)
     head = head_of(policy.model)
     with torch.no_grad():
-        for row, hidden in hidden_states(policy, branches, config):
+        for row, hidden in hidden_states(policy, branches, config, processes=processes):
             targets = torch.from_numpy(row.targets).to(policy.device)
             statistics = log_statistics(hidden, targets, head, temperature=config.temperature)
             found[row.slots] = statistics.logp.cpu().numpy()
-    return found
+    return np.asarray(processes.summed(torch.from_numpy(found)).numpy())

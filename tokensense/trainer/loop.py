@@ -14,15 +14,18 @@ the same bytes on the same machine as one that was not, times of the clock apart
 Ctrl-C finishes an update that has begun and drops everything else, keeps a checkpoint, and is then
 raised as KeyboardInterrupt; the same call goes on from there.
 
+Where a launcher has started several processes (`models.processes`), all of them make the same call
+and share the sampling, the scoring and the passes of the update; the first one alone writes, hands
+on and shows. Ctrl-C in any of them then ends all at the end of the phase under way. The rollouts
+and their credit are those of one process, up to what `models.sampler` says of rounding; so are the
+weights, up to the order in which gradients are summed. Same number of processes, same bytes.
+
 Source: design section 9.
 """
 
-import copy
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,27 +36,20 @@ from tqdm.auto import tqdm
 from tokensense.credit.base import Credit
 from tokensense.errors import SchemaError
 from tokensense.models.policy import Policy
+from tokensense.models.processes import together
 from tokensense.trainer.batches import ORDER, Batch, collect, step_seed
-from tokensense.trainer.checkpoint import (
-    Identity,
-    Saved,
-    newest,
-    restore,
-    restore_teacher,
-    save,
-)
 from tokensense.trainer.config import DISTILLED, TrainConfig
 from tokensense.trainer.distillation import follow
 from tokensense.trainer.evaluate import METRICS, evaluate
 from tokensense.trainer.evidence import Credited, Live, credited, plan_evidence
-from tokensense.trainer.health import Finding, findings, has_collapsed, repeated_share
+from tokensense.trainer.health import Finding, has_collapsed, repeated_share
 from tokensense.trainer.interrupts import Interrupts
-from tokensense.trainer.lesson import Lesson, log_probs, teach
+from tokensense.trainer.lesson import Flat, Lesson, log_probs, teach
 from tokensense.trainer.problems import Task
-from tokensense.trainer.sinks import JsonLines, Record, Sink, StepRollouts
+from tokensense.trainer.run import Run, begun
+from tokensense.trainer.sinks import Record, Sink
 from tokensense.trainer.update import update
 
-METRICS_FILE = "metrics.jsonl"
 EVALUATION_SEED = 0  # the same for all runs: they are compared on the same random numbers
 
 
@@ -99,7 +95,8 @@ def train(
         rule: of one's own in place of the config's; such a run is not kept, since no checkpoint
             could say what it is of.
         watch: called with the steps done and the policy, before the first step and after each; it
-            may look at the policy, and must leave it as it is.
+            may look at the policy, and must leave it as it is. Of several processes the first one
+            calls it.
 
     Raises:
         StoreError: `out` holds another run.
@@ -108,6 +105,7 @@ def train(
         ConditionError: the policy cannot be told what the rule's evidence needs.
         PolicyError: a prompt does not fit.
         StatisticsError: evaluations are asked for and nothing is held out.
+        ProcessError: of several processes one has ended, or they were not told the same.
         KeyboardInterrupt: after Ctrl-C, when the run is in order and kept.
     """
     if rule is not None and out is not None:
@@ -116,14 +114,43 @@ def train(
             "Leave `out` away, or name the rule in the config."
         )
     credit = config.credit() if rule is None else rule
-    live = plan_evidence(policy, credit, config, told=task.evidence)
-    run = _begun(policy, task, config, out=out, sinks=sinks)
-    bar = tqdm(total=config.steps, initial=run.step, unit="step", disable=not progress)
-    with bar, Interrupts() as interrupts, _kept_on_interrupt(run, interrupts):
+    with together() as processes:
+        live = plan_evidence(policy, credit, config, told=task.evidence, processes=processes)
+        run = begun(policy, task, config, out=out, sinks=sinks, processes=processes)
+        stopped = _looped(
+            run,
+            task,
+            config,
+            live=live,
+            rule=credit,
+            stop_on_collapse=stop_on_collapse,
+            progress=progress,
+            watch=watch,
+        )
+        processes.wait()  # until the first one has kept the run
+    return Result(run.policy, run.records, _findings(run.records), stopped)
+
+
+def _looped(
+    run: Run,
+    task: Task,
+    config: TrainConfig,
+    *,
+    live: Live,
+    rule: Credit,
+    stop_on_collapse: bool,
+    progress: bool,
+    watch: Callable[[int, Policy], None] | None,
+) -> str:
+    """Do the steps that are left; gives why it stopped before them, "" if it did not."""
+    shown = progress and run.processes.is_first
+    bar = tqdm(total=config.steps, initial=run.step, unit="step", disable=not shown)
+    with bar, Interrupts(run.processes) as interrupts, run.kept_on_interrupt(interrupts):
         _show(watch, run)
         while True:
             if _is_due(run, config):
                 run.note(_evaluated(run, task, config))
+            interrupts.agree()
             if run.step and config.checkpoint_every and run.step % config.checkpoint_every == 0:
                 with interrupts.held():
                     run.keep()
@@ -131,10 +158,12 @@ def train(
             if collapsed or run.step >= config.steps:
                 break
             clock = _Clock()
-            batch = collect(run.policy, task, config, step=run.step)
+            batch = collect(run.policy, task, config, step=run.step, processes=run.processes)
+            interrupts.agree()
             clock.lap("sampling")
-            assigned = _credited(run, batch, live, rule=credit, config=config)
+            assigned = _credited(run, batch, live, rule=rule, config=config)
             lesson = _lesson(run, batch, assigned, live=live, config=config)
+            interrupts.agree()
             clock.lap("scoring")
             with interrupts.held():
                 numbers = update(
@@ -143,6 +172,7 @@ def train(
                     lesson,
                     config=config,
                     seed=step_seed(config, ORDER, run.step),
+                    processes=run.processes,
                 )
                 if config.distillation is not None:
                     follow(run.teacher, run.policy, config.distillation.teacher_rate)
@@ -155,61 +185,7 @@ def train(
             bar.set_postfix(reward=f"{batch.mean_reward:.3f}")
         with interrupts.held():
             run.keep()
-    stopped = "collapse" if collapsed and run.step < config.steps else ""
-    return Result(run.policy, run.records, _findings(run.records), stopped)
-
-
-@dataclass
-class _Run:
-    """A run under way: everything that changes, and where it goes."""
-
-    policy: Policy
-    optimizer: torch.optim.Optimizer
-    start: Policy
-    teacher: Policy
-    identity: Identity
-    out: Path | None
-    sinks: list[Sink]
-    step: int = 0
-    records: list[Record] = field(default_factory=list)
-
-    def note(self, record: Record) -> None:
-        """Keep a record and what is newly wrong by it, and hand both on."""
-        said = {(r["sign"], r["collapse"]) for r in self.records if r["kind"] == "finding"}
-        self.records.append(record)
-        new = [f for f in findings(self.records) if (f.sign, f.collapse) not in said]
-        self.records += [finding.as_record() for finding in new]
-        for added in self.records[-1 - len(new) :]:
-            for sink in self.sinks:
-                sink.record(added)
-
-    def hand_on(self, batch: Batch, assigned: Credited, *, rule: str) -> None:
-        """Give the rollouts of a step to the sinks."""
-        rollouts = StepRollouts(
-            self.step,
-            batch.problems,
-            batch.traces,
-            rule,
-            batch.advantage,
-            assigned.credit,
-            assigned.weight,
-            assigned.evidence,
-        )
-        for sink in self.sinks:
-            sink.rollouts(rollouts)
-
-    def keep(self) -> None:
-        """Write a checkpoint, where there is a folder for it."""
-        if self.out is not None:
-            save(
-                self.out,
-                self.policy,
-                self.optimizer,
-                step=self.step,
-                records=self.records,
-                identity=self.identity,
-                teacher=None if self.teacher in (self.policy, self.start) else self.teacher,
-            )
+    return "collapse" if collapsed and run.step < config.steps else ""
 
 
 class _Clock:
@@ -226,59 +202,7 @@ class _Clock:
         self._last = now
 
 
-def _begun(
-    policy: Policy,
-    task: Task,
-    config: TrainConfig,
-    *,
-    out: str | Path | None,
-    sinks: Sequence[Sink],
-) -> _Run:
-    """A new run, or the one that lies in `out`, as its last checkpoint has it."""
-    identity = Identity(policy.digest, task.name, config)
-    folder, saved = None if out is None else Path(out), None
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        saved = newest(folder, identity, device=str(policy.device), dtype=policy.dtype)
-    trained = saved.policy if saved else _copy(policy)
-    optimizer = torch.optim.AdamW(
-        trained.model.parameters(),
-        lr=config.learning_rate,
-        betas=(config.beta_1, config.beta_2),
-        weight_decay=config.weight_decay,
-    )
-    teacher = _teacher(policy, trained, saved, config)
-    run = _Run(trained, optimizer, policy, teacher, identity, folder, list(sinks))
-    if saved:
-        restore(optimizer, saved)
-        run.step, run.records = saved.step, saved.records
-    if folder is not None:
-        run.sinks.append(JsonLines(folder / METRICS_FILE, kept=len(run.records)))
-    return run
-
-
-def _teacher(start: Policy, trained: Policy, saved: Saved | None, config: TrainConfig) -> Policy:
-    """The policy that a distillation learns from; without one, and where it stays, the first."""
-    rate = 0.0 if config.distillation is None else config.distillation.teacher_rate
-    if rate in {0.0, 1.0}:
-        return trained if rate else start
-    teacher = _copy(start)
-    if saved:
-        restore_teacher(teacher, saved)
-    return teacher
-
-
-def _copy(policy: Policy) -> Policy:
-    """A policy of its own weights, so that the one given, and its digest, stay as they are."""
-    return Policy(
-        copy.deepcopy(policy.model),
-        policy.tokenizer,
-        name=policy.name,
-        wordings=policy.wordings,
-    )
-
-
-def _is_due(run: _Run, config: TrainConfig) -> bool:
+def _is_due(run: Run, config: TrainConfig) -> bool:
     """Whether the policy has to be judged as it is now."""
     if not config.evaluate_every:
         return False
@@ -287,7 +211,7 @@ def _is_due(run: _Run, config: TrainConfig) -> bool:
     return fits and run.step not in done
 
 
-def _evaluated(run: _Run, task: Task, config: TrainConfig) -> Record:
+def _evaluated(run: Run, task: Task, config: TrainConfig) -> Record:
     """How the policy does on the held-out problems now."""
     began = time.perf_counter()
     found = evaluate(
@@ -297,6 +221,7 @@ def _evaluated(run: _Run, task: Task, config: TrainConfig) -> Record:
         max_new_tokens=config.max_new_tokens,
         temperature=config.temperature,
         seed=EVALUATION_SEED,
+        processes=run.processes,
     )
     accuracy = found["mean"]
     return {
@@ -311,14 +236,12 @@ def _evaluated(run: _Run, task: Task, config: TrainConfig) -> Record:
     }
 
 
-def _show(watch: Callable[[int, Policy], None] | None, run: _Run) -> None:
-    if watch is not None:
+def _show(watch: Callable[[int, Policy], None] | None, run: Run) -> None:
+    if watch is not None and run.processes.is_first:
         watch(run.step, run.policy)
 
 
-def _credited(
-    run: _Run, batch: Batch, live: Live, *, rule: Credit, config: TrainConfig
-) -> Credited:
+def _credited(run: Run, batch: Batch, live: Live, *, rule: Credit, config: TrainConfig) -> Credited:
     """Credit of every token, by evidence measured on the policy as it is now."""
     first_key = run.step * config.problems * config.group
     evidence, usable = live.of(run.policy, batch, first_key=first_key)
@@ -326,21 +249,32 @@ def _credited(
 
 
 def _lesson(
-    run: _Run, batch: Batch, assigned: Credited, *, live: Live, config: TrainConfig
+    run: Run, batch: Batch, assigned: Credited, *, live: Live, config: TrainConfig
 ) -> Lesson:
     """What the update reads."""
     lesson = Lesson(batch.branches, assigned.credit)
     if config.distillation is not None:
         told = live.told_branches(DISTILLED[config.rule], run.policy, batch)
-        lesson = teach(run.teacher, batch.branches, told, form=config.distillation, config=config)
+        lesson = teach(
+            run.teacher,
+            batch.branches,
+            told,
+            form=config.distillation,
+            config=config,
+            processes=run.processes,
+        )
     several, held = config.epochs * config.updates > 1, config.objective.kl != "none"
+
+    def scored(policy: Policy) -> Flat:
+        return log_probs(policy, lesson.branches, config, processes=run.processes)
+
     return lesson._replace(
-        old=log_probs(run.policy, lesson.branches, config) if several else None,
-        reference=log_probs(run.start, lesson.branches, config) if held else None,
+        old=scored(run.policy) if several else None,
+        reference=scored(run.start) if held else None,
     )
 
 
-def _paced(run: _Run, config: TrainConfig) -> torch.optim.Optimizer:
+def _paced(run: Run, config: TrainConfig) -> torch.optim.Optimizer:
     """The optimizer with the learning rate of this step."""
     share = min(1.0, (run.step + 1) / config.warmup) if config.warmup else 1.0
     for group in run.optimizer.param_groups:
@@ -348,7 +282,7 @@ def _paced(run: _Run, config: TrainConfig) -> torch.optim.Optimizer:
     return run.optimizer
 
 
-def _about(run: _Run, batch: Batch, assigned: Credited) -> Record:
+def _about(run: Run, batch: Batch, assigned: Credited) -> Record:
     """What is known of a step besides its update; `step` counts the updates that are done."""
     moved = np.abs(assigned.credit[assigned.credit != 0])
     drawn = [trace.logps for trace in batch.traces]
@@ -380,14 +314,3 @@ def _mean(values: Sequence[float]) -> float:
 def _findings(records: Sequence[Record]) -> list[Finding]:
     kept = (record for record in records if record["kind"] == "finding")
     return [Finding(**{name: record[name] for name in Finding._fields}) for record in kept]
-
-
-@contextmanager
-def _kept_on_interrupt(run: _Run, interrupts: Interrupts) -> Iterator[None]:
-    """Keep a checkpoint before an interrupt leaves the run."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        with interrupts.held():
-            run.keep()
-        raise

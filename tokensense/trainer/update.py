@@ -23,12 +23,14 @@ from jaxtyping import Int64
 
 from tokensense.models.head import head_of, log_statistics
 from tokensense.models.policy import Policy
+from tokensense.models.processes import ALONE, Processes
 from tokensense.models.scorer import evaluation
 from tokensense.segments import segment_max
 from tokensense.trainer.config import TrainConfig
 from tokensense.trainer.distillation import divergences
 from tokensense.trainer.lesson import Lesson, hidden_states
 from tokensense.trainer.loss import token_shares, token_terms
+from tokensense.trainer.parallel import joined
 
 SUMS = ("loss", "ratio", "clip_low", "clip_high", "kl", "kl_cut", "fed_tokens")
 
@@ -40,6 +42,7 @@ def update(
     *,
     config: TrainConfig,
     seed: int,
+    processes: Processes = ALONE,
 ) -> dict[str, float]:
     """Take the optimizer steps of one training step.
 
@@ -49,6 +52,7 @@ def update(
         lesson: what is learned from.
         config: epochs, updates, objective.
         seed: of the order in which rollouts are taken, where there are several updates.
+        processes: that feed a share of the rollouts each, and all make the same steps.
 
     Returns:
         loss and gradient_norm (means over updates, the norm before it is cut), ratio, clip_low,
@@ -60,7 +64,8 @@ def update(
     with evaluation(policy.model):
         for part in _parts(lesson, config, seed=seed):
             optimizer.zero_grad(set_to_none=True)
-            sums = accumulate(policy, part, config)
+            own = accumulate(policy, part, config, processes=processes)
+            sums = joined(own, parameters, processes)
             if sums["fed_tokens"]:
                 norm = torch.nn.utils.clip_grad_norm_(parameters, config.max_norm)
                 sums |= {"gradient_norm": float(norm), "updates": 1.0}
@@ -74,13 +79,16 @@ def update(
     }
 
 
-def accumulate(policy: Policy, lesson: Lesson, config: TrainConfig) -> dict[str, float]:
+def accumulate(
+    policy: Policy, lesson: Lesson, config: TrainConfig, *, processes: Processes = ALONE
+) -> dict[str, float]:
     """Add the gradient of one update to the parameters', some rollouts at a time.
 
     Args:
         policy: whose parameters get gradients.
         lesson: all rollouts of the update.
         config: objective, size of a row.
+        processes: of which this one adds its own share.
 
     Returns:
         loss: of the update. Sums over the tokens fed: ratio, clip_low, clip_high, kl, kl_cut,
@@ -91,7 +99,7 @@ def accumulate(policy: Policy, lesson: Lesson, config: TrainConfig) -> dict[str,
     fed, own = lesson.part(places), shares[lesson.tokens(places)]
     sums = dict.fromkeys(SUMS, 0.0)
     head = head_of(policy.model)
-    for row, hidden in hidden_states(policy, fed.branches, config):
+    for row, hidden in hidden_states(policy, fed.branches, config, processes=processes):
         slots, targets = row.slots, torch.from_numpy(row.targets).to(policy.device)
         statistics = log_statistics(hidden, targets, head, temperature=config.temperature)
         credit, share, old, reference = (
