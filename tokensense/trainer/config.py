@@ -30,8 +30,8 @@ NORMALIZERS = ("token", "sequence", "constant")
 KL_FORMS = ("none", "k1", "k3")
 # Rule -> evidence: what the teacher of its full-vocabulary form is told.
 DISTILLED = {"opsd": "reference", "sdpo": "sibling_pos"}
-# What may differ when a run is resumed: how long it goes on and how often it is kept.
-FREE_ON_RESUME = ("steps", "checkpoint_every")
+# What may differ when a run is resumed: how long it goes on, how often it is kept, and memory.
+FREE_ON_RESUME = ("steps", "checkpoint_every", "checkpointing")
 
 
 @dataclass(frozen=True)
@@ -150,6 +150,8 @@ class TrainConfig:
         max_norm: gradients longer than this are shortened to it; inf: none is.
         tokens_per_row: tokens (padding included) in one forward and backward pass; decides memory
             and time, and the result up to rounding.
+        checkpointing: gradient checkpointing: an update keeps only what enters each layer, and
+            makes the rest once more in the backward pass (`models.recomputing`).
         evaluate_every: steps between evaluations; 0: none. The first is before the first step.
         evaluation_group: responses to each held-out problem.
         checkpoint_every: steps between checkpoints; 0: the last one only.
@@ -181,6 +183,7 @@ class TrainConfig:
     weight_decay: float = 0.0
     max_norm: float = math.inf
     tokens_per_row: int = 2048
+    checkpointing: bool = False
     evaluate_every: int = 10
     evaluation_group: int = 1
     checkpoint_every: int = 10
@@ -210,6 +213,7 @@ class TrainConfig:
         require_range("max_norm", self.max_norm, 1e-12, math.inf)
         require_range("eps", self.eps, 0.0, 1e3)
         require_range("ddof", self.ddof, 0, 1)
+        require_member("checkpointing", repr(self.checkpointing), ("False", "True"))
         require_member("advantage", self.advantage, ADVANTAGES)
         require_member("rule", self.rule, CATALOGUE)
         adjusted(CATALOGUE[self.rule], **self.settings)

@@ -19,6 +19,7 @@ import torch
 
 from tokensense.models.policy import Policy
 from tokensense.models.processes import Processes
+from tokensense.models.recomputing import require_recomputable
 from tokensense.trainer.batches import Batch
 from tokensense.trainer.checkpoint import Identity, Saved, newest, restore, restore_teacher, save
 from tokensense.trainer.config import TrainConfig
@@ -144,8 +145,11 @@ def begun(
 
     Raises:
         StoreError: `out` holds another run.
+        PolicyError: checkpointing is asked for, and the model has no layers for it.
         ProcessError: the processes were not told the same, or one has ended.
     """
+    if config.checkpointing:
+        require_recomputable(policy.model)
     identity = Identity(policy.digest, task.name, config)
     folder, saved = None if out is None else Path(out), None
     if folder is not None:

@@ -16,6 +16,7 @@ Source: as `loss` and `distillation`.
 
 import math
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from jaxtyping import Int64
 from tokensense.models.head import head_of, log_statistics
 from tokensense.models.policy import Policy
 from tokensense.models.processes import ALONE, Processes
+from tokensense.models.recomputing import recomputed
 from tokensense.models.scorer import evaluation
 from tokensense.segments import segment_max
 from tokensense.trainer.config import TrainConfig
@@ -58,10 +60,15 @@ def update(
         loss and gradient_norm (means over updates, the norm before it is cut), ratio, clip_low,
         clip_high, kl, kl_cut (means over the tokens fed), fed_tokens, updates. NaN: nothing was
         fed.
+
+    Raises:
+        PolicyError: checkpointing is asked for, and the model has no layers for it.
+        ProcessError: another process has ended.
     """
     totals = dict.fromkeys(("gradient_norm", "updates", *SUMS), 0.0)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    with evaluation(policy.model):
+    kept = recomputed(policy.model) if config.checkpointing else nullcontext()
+    with evaluation(policy.model), kept:
         for part in _parts(lesson, config, seed=seed):
             optimizer.zero_grad(set_to_none=True)
             own = accumulate(policy, part, config, processes=processes)
