@@ -2,15 +2,22 @@
 
 import multiprocessing
 import os
+import random
 import signal
 import socket
 import time
 from datetime import timedelta
 
+import numpy as np
 import pytest
+import torch
 
+from tests.models.zoo import tiny_policy
 from tokensense.errors import ProcessError
+from tokensense.models.plan import Branch
 from tokensense.models.processes import ALONE, own_device, together
+from tokensense.models.sampler import sample
+from tokensense.models.scorer import score
 
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -82,6 +89,53 @@ def test_all_get_what_the_first_has_and_wait_for_the_last(tmp_path):
                 assert calls or rank == 2
 
     assert fork(work, number=3) == [0, 0, 0]
+
+
+def test_a_sum_is_over_all_and_the_same_bytes_in_each(tmp_path):
+    parts = torch.randn(3, 1001, generator=torch.Generator().manual_seed(0))
+
+    def work():
+        rank = int(os.environ["RANK"])
+        with together() as processes:
+            held = parts[rank].clone()
+            np.save(tmp_path / f"{rank}.npy", processes.summed(held).numpy())
+            assert torch.equal(held, parts[rank])
+            assert processes.summed(torch.tensor(rank, dtype=torch.int64)).item() == 3
+            # What one of them has and the others do not is that to the bit.
+            own = torch.where(torch.arange(1001) % 3 == rank, held, torch.zeros(()))
+            assert torch.equal(processes.summed(own)[rank::3], held[rank::3])
+
+    assert fork(work, number=3) == [0, 0, 0]
+    found = [np.load(tmp_path / f"{rank}.npy") for rank in range(3)]
+    assert all(np.array_equal(found[0], other) for other in found[1:])
+    np.testing.assert_allclose(found[0], parts.sum(0).numpy(), atol=1e-6)
+    assert ALONE.summed(parts) is parts
+
+
+def test_shares_are_put_together():
+    policy = tiny_policy("llama")
+    draw = random.Random(0)
+    prompts = [tuple(draw.choices(range(250), k=draw.randint(1, 9))) for _ in range(7)]
+    settings = {"max_new_tokens": 12, "ends": {3}, "seed": 5}
+    drawn = sample(policy, prompts, **settings)
+    branches = [Branch(p, own.ids) for p, own in zip(prompts, drawn, strict=True)]
+    scores = score(policy, branches, tokens_per_row=16)
+
+    def work():
+        with together() as processes:
+            found = sample(policy, prompts, processes=processes, **settings)
+            assert [(own.ids, own.finish) for own in found] == [
+                (own.ids, own.finish) for own in drawn
+            ]
+            for own, whole in zip(found, drawn, strict=True):
+                assert own.logps == pytest.approx(whole.logps, abs=1e-4)
+            # Streams are those of one process: so are the bytes.
+            shared = score(policy, branches, tokens_per_row=16, processes=processes)
+            for own, whole in zip(shared, scores, strict=True):
+                assert all(map(np.array_equal, own, whole))
+
+    assert fork(work, number=2) == [0, 0]
+    assert fork(work, number=9) == [0] * 9  # more than there are prompts
 
 
 def test_the_first_goes_first(tmp_path):

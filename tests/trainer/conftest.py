@@ -1,5 +1,7 @@
 """A shipped policy and short problems, so that a whole run takes a second or two."""
 
+from dataclasses import replace
+
 import pytest
 
 from tokensense.models.policy import Policy, load_policy
@@ -39,3 +41,14 @@ def reader():
     """A policy that is asked in English: it knows digits, `right` and `wrong`, no other word."""
     made = load_policy("tiny:mixed")
     return Policy(made.model, made.tokenizer, name="reader", wordings="english")
+
+
+@pytest.fixture(scope="session")
+def english():
+    """Sums, each with a solution that can be told."""
+    sums = planted("arithmetic", held_out=8)
+
+    def draw(count, seed):
+        return [replace(problem, solution="4 + 3 is 7 .") for problem in sums.draw(count, seed)]
+
+    return sums._replace(draw=draw)

@@ -67,5 +67,5 @@ def test_an_unknown_field_in_a_file_is_named():
 
 
 def test_differences_leave_out_how_long_a_run_goes_on():
-    one, other = TrainConfig(steps=5), TrainConfig(steps=9, seed=1)
+    one, other = TrainConfig(steps=5), TrainConfig(steps=9, seed=1, checkpointing=True)
     assert one.differences(other) == ["seed: 0 -> 1"]

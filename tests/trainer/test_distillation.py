@@ -145,17 +145,6 @@ def test_the_head_of_a_teacher_stays_between_the_updates_of_a_step(reader, batch
         assert torch.equal(mine, its)
 
 
-@pytest.fixture(scope="module")
-def english():
-    """Sums, each with a solution that can be told."""
-    sums = planted("arithmetic", held_out=8)
-
-    def draw(count, seed):
-        return [replace(problem, solution="4 + 3 is 7 .") for problem in sums.draw(count, seed)]
-
-    return sums._replace(draw=draw)
-
-
 def run(reader, english, form, **parts):
     rule = "opsd" if form.top == 0 else "sdpo"
     config = replace(

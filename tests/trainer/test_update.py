@@ -103,6 +103,14 @@ def test_how_an_update_is_cut_into_passes_changes_neither_loss_nor_gradient(poli
         assert_close(parts, found, rtol=1e-4, atol=1e-5 * largest)
 
 
+def test_layers_that_run_again_change_nothing(policy, batch, config):
+    lesson = lesson_of(batch)
+    numbers, found = trained(policy, lesson, config)
+    again, same = trained(policy, lesson, replace(config, checkpointing=True))
+    assert again == numbers
+    assert all(torch.equal(same[name], value) for name, value in found.items())
+
+
 def test_uniform_is_plain_grpo_bit_for_bit(policy, batch, config):
     evidence = Evidence(length=batch.length, advantage=batch.advantage)
     uniform = CATALOGUE["uniform"].assign(evidence)

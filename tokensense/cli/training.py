@@ -3,6 +3,7 @@
 Source: own work.
 """
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -48,6 +49,8 @@ def train(
 ) -> None:
     """Train a copy of the policy on the credit of a rule; goes on where it stopped.
 
+    With several GPUs or processes: torchrun --standalone --nproc_per_node N -m tokensense train ...
+
     \f
     Raises:
         Exit: 1 where a run was stopped because it had collapsed.
@@ -69,7 +72,8 @@ def train(
         stop_on_collapse=stop_on_collapse,
     )
     told = _told(result.records, stopped=result.stopped)
-    show(told, [*lines(told), *(f.message for f in result.findings)], as_json=as_json)
+    if os.environ.get("RANK", "0") == "0":  # one of several processes speaks for all
+        show(told, [*lines(told), *(f.message for f in result.findings)], as_json=as_json)
     if result.stopped:
         raise typer.Exit(1)
 

@@ -213,7 +213,6 @@ class TrainConfig:
         require_range("max_norm", self.max_norm, 1e-12, math.inf)
         require_range("eps", self.eps, 0.0, 1e3)
         require_range("ddof", self.ddof, 0, 1)
-        require_member("checkpointing", repr(self.checkpointing), ("False", "True"))
         require_member("advantage", self.advantage, ADVANTAGES)
         require_member("rule", self.rule, CATALOGUE)
         adjusted(CATALOGUE[self.rule], **self.settings)
