@@ -103,8 +103,8 @@ def train(
         SchemaError: the rule needs what is not measured in training, problems are too few, or a
             rule of one's own is to be kept in `out`.
         ConditionError: the policy cannot be told what the rule's evidence needs.
-        PolicyError: a prompt does not fit, or checkpointing is asked for and the model has no layers
-            for it.
+        PolicyError: a prompt does not fit, or checkpointing is asked for and the model has no
+            layers for it.
         StatisticsError: evaluations are asked for and nothing is held out.
         ProcessError: of several processes one has ended, or they were not told the same.
         KeyboardInterrupt: after Ctrl-C, when the run is in order and kept.
