@@ -17,6 +17,7 @@ from tests.models.test_processes import environment, fork
 from tests.trainer.test_loop import Collector, lines, same, untimed, weights
 from tokensense.errors import ProcessError
 from tokensense.models.processes import ALONE, together
+from tokensense.trainer import run
 from tokensense.trainer.config import OPSD, Objective
 from tokensense.trainer.loop import train
 from tokensense.trainer.parallel import joined, require_same_run
@@ -34,7 +35,7 @@ def config(config):
 def several(tmp_path_factory, policy, task):
     """several(config, number, ...) -> what each process saw of one run."""
 
-    def run(config, number, **settings):
+    def made(config, number, **settings):
         folder = tmp_path_factory.mktemp("several")
         asked = (settings.pop("policy", policy), settings.pop("task", task))
 
@@ -44,7 +45,7 @@ def several(tmp_path_factory, policy, task):
         assert fork(work, number=number) == [0] * number
         return [torch.load(folder / str(r), weights_only=False) for r in range(number)]
 
-    return run
+    return made
 
 
 def seen_in(policy, task, config, **settings):
@@ -130,8 +131,10 @@ def test_what_is_measured_is_that_of_one(policy, task, config, several, fields):
 
 def test_a_teacher_is_read_in_shares(reader, english, config, several):
     config = replace(config, steps=1, evaluate_every=0, rule="opsd", distillation=OPSD)
+    # Each process feeds other rollouts in the second half than it has read the teacher's states of.
+    config = replace(config, updates=2)
     first, _ = several(config, 2, policy=reader, task=english)
-    assert first["records"][0]["updates"] == 1
+    assert first["records"][0]["updates"] == 2
     assert_close(first, seen_in(reader, english, config))
 
 
@@ -142,6 +145,27 @@ def test_there_may_be_fewer_rollouts_than_processes(policy, task, config, severa
     assert found[0]["ids"] == truth["ids"]
     assert_close(found[0], truth)
     assert all(same(found[0]["weights"], other["weights"]) for other in found[1:])
+
+
+def test_the_first_alone_shows_and_keeps_and_all_wait_for_it(
+    policy, task, config, tmp_path, monkeypatch
+):
+    config, save = replace(config, steps=1, evaluate_every=0), run.save
+
+    def slowly(*args, **settings):
+        time.sleep(0.3)
+        return save(*args, **settings)
+
+    def work():
+        def watch(step, _):
+            (tmp_path / f"seen-{os.environ['RANK']}-{step}").touch()
+
+        train(policy, task, config, out=tmp_path, watch=watch, progress=False)
+        assert (tmp_path / "step-000001").exists()
+
+    monkeypatch.setattr(run, "save", slowly)
+    assert fork(work, number=2) == [0, 0]
+    assert {path.name for path in tmp_path.glob("seen-*")} == {"seen-0-0", "seen-0-1"}
 
 
 def test_an_interrupt_of_any_ends_all_in_order(policy, task, config, several, tmp_path):
