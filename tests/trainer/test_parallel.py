@@ -17,7 +17,7 @@ from tests.models.test_processes import environment, fork
 from tests.trainer.test_loop import Collector, lines, same, untimed, weights
 from tokensense.errors import ProcessError
 from tokensense.models.processes import ALONE, together
-from tokensense.trainer import run
+from tokensense.trainer import parallel, run
 from tokensense.trainer.config import OPSD, Objective
 from tokensense.trainer.loop import train
 from tokensense.trainer.parallel import joined, require_same_run
@@ -71,12 +71,15 @@ def assert_close(found, truth):
         assert mine == pytest.approx(its, rel=1e-4, abs=1e-6, nan_ok=True)
 
 
-def test_gradients_and_sums_are_those_of_all(tmp_path):
+@pytest.mark.parametrize("bucket", [1, 6, 100])
+def test_gradients_and_sums_are_those_of_all(bucket, monkeypatch):
+    monkeypatch.setattr(parallel, "BUCKET", bucket)
+
     def parameters(rank, dtype):
-        made = [torch.nn.Parameter(torch.zeros(3, dtype=dtype)) for _ in range(3)]
+        made = [torch.nn.Parameter(torch.zeros(s, dtype=dtype)) for s in (3, (1, 3), 4)]
         made[0].grad = torch.tensor([1.0, 2.0, 3.0], dtype=dtype) * (rank + 1)
         if rank == 1:
-            made[1].grad = torch.tensor([0.5, 0.0, -1.0], dtype=dtype)
+            made[1].grad = torch.tensor([[0.5, 0.0, -1.0]], dtype=dtype)
         return made
 
     def work():
@@ -86,7 +89,7 @@ def test_gradients_and_sums_are_those_of_all(tmp_path):
                 sums = joined({"a": float(processes.rank), "b": 0.5}, made, processes)
                 assert sums == {"a": 3.0, "b": 1.5}
                 assert made[0].grad.tolist() == [6.0, 12.0, 18.0]
-                assert made[1].grad.tolist() == [0.5, 0.0, -1.0]
+                assert made[1].grad.tolist() == [[0.5, 0.0, -1.0]]
                 assert made[1].grad.dtype == dtype
                 assert made[2].grad is None  # nowhere: the optimizer passes over it
 
