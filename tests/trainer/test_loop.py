@@ -9,7 +9,7 @@ import torch
 
 from tokensense.credit import CATALOGUE
 from tokensense.credit.base import adjusted
-from tokensense.errors import SchemaError, StoreError
+from tokensense.errors import PolicyError, SchemaError, StoreError
 from tokensense.rollouts.trajectory import Imported, assemble
 from tokensense.trainer.config import Objective
 from tokensense.trainer.loop import train
@@ -213,6 +213,15 @@ def test_several_passes_compare_with_the_policy_that_sampled(policy, task, confi
     (step,) = train(policy, task, config, progress=False).records
     assert step["updates"] == 2
     assert abs(step["ratio"] - 1) > 1e-4
+
+
+def test_a_run_with_checkpointing_ends_in_the_same_bytes(policy, task, config, whole, monkeypatch):
+    config = replace(config, checkpointing=True)
+    result = train(policy, task, config, progress=False)
+    assert same(weights(result.policy), weights(whole[0].policy))
+    monkeypatch.setattr(type(policy.model), "supports_gradient_checkpointing", False)
+    with pytest.raises(PolicyError, match=r"Qwen3ForCausalLM is none\. Set `checkpointing`"):
+        train(policy, task, config, progress=False)
 
 
 def test_a_rule_of_ones_own_is_trained_with_and_not_kept(policy, task, config, whole, tmp_path):
