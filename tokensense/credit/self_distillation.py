@@ -30,8 +30,9 @@ LARGEST_LOG = 60.0  # nats; RLCSD's release clamps exponents there (methods/cscr
 def opsd(evidence: Evidence) -> Float64[Array, " token"]:
     """OPSD, sampled tokens: credit = lT - lS, the teacher told the reference solution.
 
-    Departures: the paper minimizes a divergence over the vocabulary (`divergence`); this is what
-    reaches the sampled token. Grade: code (2.1). Never uniform: the reward plays no part.
+    Departures: the paper minimizes a divergence over the vocabulary (`divergence`; to train on it
+    give `trainer.config.OPSD`); this is what reaches the sampled token. Grade: code (2.1). Never
+    uniform: the reward plays no part.
 
     Args:
         evidence: `reference`.
@@ -42,8 +43,9 @@ def opsd(evidence: Evidence) -> Float64[Array, " token"]:
 def sdpo(evidence: Evidence) -> Float64[Array, " token"]:
     """SDPO, sampled tokens: credit = lT - lS, the teacher shown a right response of the group.
 
-    Departures: the release's default is a divergence with its own alpha (`divergence`), an EMA
-    teacher, and other feedback too. Grade: code (2.2). Never uniform: the reward plays no part.
+    Departures: the release's default is a divergence with its own alpha (`divergence`) and an EMA
+    teacher (both: `trainer.config.SDPO`), and other feedback too. Grade: code (2.2). Never uniform:
+    the reward plays no part.
 
     Args:
         evidence: `sibling_pos`.
