@@ -54,7 +54,13 @@ def test_the_command_says_the_numbers_of_all_tokens(study):
     ran = CliRunner().invoke(app, ["centers", str(study.path), "--model", str(model), "--json",
                                    "--resamples", "100"])  # fmt: skip
     assert ran.exit_code == 0, ran.output
-    assert {"cosine", "contrast", "tilt", "tokens"} <= json.loads(ran.stdout).keys()
+    told = json.loads(ran.stdout)
+    assert {"cosine", "contrast", "tilt", "tokens"} <= told.keys()
+    ran = CliRunner().invoke(app, ["centers", str(study.path), "--model", str(model),
+                                   "--resamples", "100"])  # fmt: skip
+    assert f"{told['cosine']:.4f}" in ran.stdout
+    assert f"{told['shuffled']['cosine']:.4f}" in ran.stdout
+    assert "advantages shuffled" in ran.stdout
 
 
 def test_another_policy_than_the_stores_is_refused(study):

@@ -57,6 +57,8 @@ def test_a_stranger_is_refused_with_the_list():
         checks.require_member("format", "csv", ["verl", "jsonl"], fix="Convert it first.")
     with pytest.raises(SchemaError, match=r"it is 'csv'\.$"):
         checks.require_member("format", "csv", ["verl"])
+    with pytest.raises(SchemaError, match=r"it is 'csrc'\. Did you mean 'cscr'\?$"):
+        checks.require_member("rule", "csrc", ["verl", "cscr"])
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64, np.uint16])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tokensense.screen import WIDTH, cost, findings, screen
+from tokensense.screen import WIDTH, arrived, cost, drawn, findings, screen
 
 FOUND = {
     "path": "runs/a.zarr",
@@ -71,7 +71,7 @@ def test_one_screen_says_what_a_reader_has_to_know(probes):
         "100 with contrast, 50 without",
         "1,100 stop, 100 length",
         "1,000 exact, 200 retokenized; 3 do not decode to their text",
-        "m1  (OFF-POLICY",
+        "m1  (OFF-POLICY)",
         "neutral: UNFINISHED, 5 of 9 blocks are missing",
         "answer: UNFINISHED, has the first 900 rollouts",
         "/probes/answer (rollouts were appended)",
@@ -92,6 +92,30 @@ def test_one_screen_says_what_a_reader_has_to_know(probes):
 def test_an_empty_store_says_what_to_do():
     found = {"path": "a", "megabytes": 0.0, "format_version": 1}
     assert screen(found)[1] == "rollouts     none yet; import or generate makes some"
+
+
+def test_an_import_tells_every_line_that_was_refused():
+    lines = arrived({**FOUND, "refused": ["a.jsonl:4: JSON is needed", "a.jsonl:9: no text"]})
+    assert lines[:-2] == screen(FOUND)
+    assert lines[-2:] == [
+        "refused      a.jsonl:4: JSON is needed", "refused      a.jsonl:9: no text"
+    ]  # fmt: skip
+
+
+def test_figures_are_told_by_file_not_by_digest():
+    files = {f"triples{end}": {"sha256": "ab"} for end in (".pdf", ".png", "_statistics.csv")}
+    one = {"figures": {"triples": {"files": files, "caption": "long"}}}
+    beside = "captions.txt, numbers.tex and manifest.json: in "
+    assert drawn(one, "out") == [
+        "out/triples: pdf, png, _statistics.csv",
+        f"{beside}the folder",
+    ]
+    every = {"sets": {"shifts": one, "credit": one}, "not_drawn": {"centers": "run it"}}
+    assert drawn(every, "out")[1:] == [
+        "out/credit/triples: pdf, png, _statistics.csv",
+        f"{beside}shifts, credit",
+        "not drawn: run it",
+    ]
 
 
 def test_findings_say_what_to_do():

@@ -199,6 +199,11 @@ def test_many_studies_open_for_comparison(study):
     (only,) = found.values()
     assert only.mode == "r"
     assert f"{PROBLEMS * GROUP} rollouts" in repr(only)
+    path = study[0].path
+    assert set(ts.open_studies([path, path.parent / "*.zarr"])) == set(found)
+    assert set(ts.open_studies(path)) == set(found)
+    with pytest.raises(StoreError, match=r"typo\.zarr' matches none"):
+        ts.open_studies([path, path.parent / "typo.zarr"])
 
 
 def test_own_samples_are_on_policy_and_checked(tmp_path):

@@ -62,6 +62,7 @@ def test_it_says_who_wrote_who_scored_and_what_is_left_out(study, whole):
     said = "".join(read(study.view(limit=1)).text["p"])
     assert "Tokens by m1, m2; scored by tiny, which is not known to have drawn them" in said
     assert f"1 of the store's {PROBLEMS} problems." in said
+    assert "Reconstructions, part of the formula is a guess: cscr." in said
     assert "of the store's" not in "".join(whole.text["p"])
 
 

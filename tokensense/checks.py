@@ -1,5 +1,6 @@
 """Checks at the door: each raises an error that says what was needed, what came, and what to do."""
 
+import difflib
 from collections.abc import Collection, Iterable
 from importlib import import_module
 from types import ModuleType
@@ -45,10 +46,12 @@ def require_member(name: str, value: str, allowed: Iterable[str], *, fix: str = 
     """Check that `value` is one of `allowed`.
 
     Raises:
-        SchemaError: it is not; the message lists what is allowed.
+        SchemaError: it is not; the message lists what is allowed, and what is nearest.
     """
     choices = sorted(allowed)
     if value not in choices:
+        near = difflib.get_close_matches(str(value), choices, n=1)
+        fix = f"{f'Did you mean {near[0]!r}? ' if near else ''}{fix}"
         raise SchemaError(f"`{name}` needs one of {choices}; it is {value!r}. {fix}".rstrip())
 
 

@@ -117,7 +117,10 @@ def _credit(archive: Archive, names: Sequence[str]) -> xr.Dataset:
     credit = np.stack([node["credit"].values for node in nodes.values()])
     return xr.Dataset(
         {"credit": (("rule", "token"), credit), "advantage": first["advantage"]},
-        coords={"rule": list(names)},
+        coords={
+            "rule": list(names),
+            "grade": ("rule", [node.attrs.get("grade", "") for node in nodes.values()]),
+        },
         attrs=_shared(nodes),
     )
 

@@ -153,8 +153,8 @@ def _pairs_needed(sample: Sample, needed: frozenset[str]) -> dict[tuple[str, str
             probe = "placebo" if names == PLACEBO_SHIFTS else SUPPLIERS[names[1]].text.split("`")[1]
             raise StatisticsError(
                 f"the evidence {[name for name in names if name]} needs pairs of the probe "
-                f"`{probe}`; there are {[pair.name for pair in pairs]}. Run the probe `{probe}` "
-                "first."
+                f"`{probe}`; there are pairs of {sorted({pair.probe for pair in pairs})}. Run the "
+                f"probe `{probe}` first."
             )
     return found
 

@@ -122,10 +122,11 @@ def _sections(study: "Study") -> list[Section]:
 def _lead(info: Mapping[str, Any]) -> str:
     """What the store holds, in two sentences."""
     policy = "off-policy" if info.get("off_policy", True) else "on-policy"
-    sampled = ", ".join(info["sampled_by"]) or "not known"
+    names = ", ".join(info["sampled_by"])
+    sampled = f"sampled by {names}" if names else "who sampled them is not known"
     return (
         f"{info['rollouts']:,} rollouts of {info['problems']:,} problems "
-        f"({info['question_texts']:,} question texts), {info['tokens']:,} tokens; sampled by "
+        f"({info['question_texts']:,} question texts), {info['tokens']:,} tokens; "
         f"{sampled}, scored by {info['scored_by']} ({policy}). "
         "Intervals are 95 % over problem texts; difference is verdict minus placebo, the same "
         "sentence with an irrelevant word."

@@ -25,6 +25,38 @@ def screen(found: Mapping[str, Any]) -> list[str]:
     return [line if len(line) <= WIDTH else line[: WIDTH - 3] + "..." for line in shown]
 
 
+def arrived(found: Mapping[str, Any]) -> list[str]:
+    """What a store holds after rollouts came in, and every line that was refused.
+
+    Args:
+        found: of `Study.ingest` and `Study.generate`.
+    """
+    return [*screen(found), *(f"{'refused':<12} {why}" for why in found["refused"])]
+
+
+def drawn(manifest: Mapping[str, Any], out: str) -> list[str]:
+    """Figures that were drawn, a line each, where words about them are, and what was not drawn.
+
+    Args:
+        manifest: of `Study.figures`; it holds captions and digests as well.
+        out: the folder.
+    """
+    sets = manifest.get("sets", {"": manifest})
+    shown = [
+        f"{'/'.join(filter(None, (out, folder, name)))}: {', '.join(_endings(name, about))}"
+        for folder, one in sets.items()
+        for name, about in one["figures"].items()
+    ]
+    beside = [name for name in sets if name] or ["the folder"]
+    shown.append(f"captions.txt, numbers.tex and manifest.json: in {', '.join(beside)}")
+    return shown + [f"not drawn: {why}" for why in manifest.get("not_drawn", {}).values()]
+
+
+def _endings(name: str, about: Mapping[str, Any]) -> list[str]:
+    """What a figure's files have behind its name."""
+    return [file.removeprefix(name).removeprefix(".") for file in about["files"]]
+
+
 def facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Name and text of each line; the text is empty where there is nothing to say.
 
@@ -61,11 +93,8 @@ def facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "undecided", _counts(found.get("undecided", {}))
     yield "sampled by", ", ".join(found["sampled_by"]) or "not known"
     if "scored_by" in found:
-        policy = "OFF-POLICY: not what sampled, or at another temperature"
-        yield (
-            "scored by",
-            f"{found['scored_by']}  ({policy if found['off_policy'] else 'on-policy'})",
-        )
+        policy = "OFF-POLICY" if found["off_policy"] else "on-policy"
+        yield "scored by", f"{found['scored_by']}  ({policy})"
     yield from _probes(found["probes"])
     yield "analyses", ", ".join(found["analyses"]) or "none; run analyze"
     yield "credit", ", ".join(found["credit"])

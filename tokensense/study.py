@@ -7,7 +7,7 @@ Sign   shift = logp[condition] - logp[base], nats; positive: the token becomes l
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -349,21 +349,24 @@ class Study:
         return summarize(Archive(self.path, mode="r"))
 
 
-def open_studies(pattern: str) -> dict[str, Study]:
+def open_studies(patterns: str | Path | Iterable[str | Path]) -> dict[str, Study]:
     """Open many stores for comparison, read-only.
 
     Args:
-        pattern: a glob, as `runs/*.zarr`.
+        patterns: a glob, as `runs/*.zarr`, or several; a path is one that matches itself.
 
     Returns:
         Path -> Study, sorted by path.
 
     Raises:
-        StoreError: nothing matches.
+        StoreError: a pattern matches nothing.
     """
-    paths = sorted(glob(pattern))  # noqa: PTH207 (absolute patterns too)
-    if not paths:
-        raise StoreError(
-            f"at least one store is needed; {pattern!r} matches none. Check the pattern."
-        )
-    return {path: Study(path, mode="r") for path in paths}
+    paths: set[str] = set()
+    for pattern in [patterns] if isinstance(patterns, str | Path) else patterns:
+        found = glob(str(pattern))  # noqa: PTH207 (absolute patterns too)
+        if not found:
+            raise StoreError(
+                f"at least one store is needed; {str(pattern)!r} matches none. Check the pattern."
+            )
+        paths.update(found)
+    return {path: Study(path, mode="r") for path in sorted(paths)}

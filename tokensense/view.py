@@ -97,10 +97,14 @@ def _with_states(tokens: xr.Dataset) -> tuple[xr.Dataset, list[str]]:
 def _with_weights(tokens: xr.Dataset, archive: Archive) -> tuple[xr.Dataset, list[str]]:
     """Weights of the rules that have any, and the names of the others."""
     rules = names_in(archive, "credit")
-    found = {rule: archive.read(f"/credit/{rule}")["weight"].values for rule in rules}
-    known = {rule: weight for rule, weight in found.items() if not np.isnan(weight).all()}
+    found = {rule: archive.read(f"/credit/{rule}") for rule in rules}
+    weights = {rule: node["weight"].values for rule, node in found.items()}
+    known = {rule: weight for rule, weight in weights.items() if not np.isnan(weight).all()}
     none = [rule for rule in rules if rule not in known]
     lost = [f"No weights under {rule}: it does not multiply the advantage." for rule in none]
+    inferred = [rule for rule, node in found.items() if node.attrs.get("grade") == "inferred"]
+    if inferred:
+        lost.append(f"Reconstructions, part of the formula is a guess: {', '.join(inferred)}.")
     if not known:
         return tokens, lost
     stacked = xr.DataArray(list(known.values()), dims=("rule", "token"), coords={"rule": [*known]})
@@ -130,7 +134,8 @@ def _sources(tokens: xr.Dataset) -> list[str]:
     """Who wrote and who scored the tokens."""
     sampled = ", ".join(np.unique(tokens["generator"].values).tolist())
     mark = ", which is not known to have drawn them (off-policy)" * bool(tokens.attrs["off_policy"])
-    return [f"Tokens by {sampled or 'not known'}; scored by {tokens.attrs['scored_by']}{mark}."]
+    who = f"Tokens by {sampled}" if sampled else "Who sampled the tokens is not known"
+    return [f"{who}; scored by {tokens.attrs['scored_by']}{mark}."]
 
 
 def _left_out(rollouts: xr.Dataset, chosen: list[int]) -> list[str]:

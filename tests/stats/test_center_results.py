@@ -73,3 +73,18 @@ def test_one_side_alone_has_no_centers():
     vectors, advantage, pool = made()
     with pytest.raises(StatisticsError, match="one side is empty"):
         center_results(vectors, np.abs(advantage), pool, attrs={})
+
+
+def test_no_interval_lies_where_the_number_cannot(found):
+    """Few problem texts with much noise: the t interval itself would go beyond."""
+    vectors, advantage, pool = made(told=0.0)
+    few = pool._replace(cluster=pool.cluster // 3)
+    result = center_results(vectors, advantage, few, attrs={}, resamples=100)["centers"]
+    limits = {"cosine": 1.0, "contrast": 1.0, "cancellation": 1.0}
+    for name, most in limits.items():
+        interval = result["interval"].sel(statistic=name).transpose("score", "bound").values
+        assert (interval[:, 1] <= most).all()
+        assert (interval[:, 0] >= (-1.0 if name == "cosine" else 0.0)).all()
+    assert (result["interval"].sel(statistic="contrast") == 0.0).any()
+    inside = found["centers"]["interval"].sel(statistic="contrast", score="all tokens").values
+    assert 0.0 < inside[0] < inside[1] < 1.0

@@ -135,3 +135,13 @@ def test_without_any_advantage_there_is_nothing_to_say():
     credit["advantage"] = credit["advantage"] * 0
     with pytest.raises(StatisticsError, match="all are 0 or undecided"):
         credited(tokens, credit)
+
+
+def test_reconstructions_are_named_in_every_caption():
+    tokens, credit = made()
+    grades = ["inferred"] + ["own"] * (credit.sizes["rule"] - 1)
+    graded = credit.assign_coords(grade=("rule", grades))
+    for result in credited(tokens, graded, resamples=100).values():
+        name = str(credit["rule"].values[0])
+        _, said = json.loads(result.attrs["statements"])
+        assert said == f"reconstructions, part of the formula is a guess: {name}"

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tokensense.cli.common import Device, Dtype, Json, Store, app, friendly, show
-from tokensense.screen import findings, lines, print_rows, screen
+from tokensense.screen import drawn, findings, lines, print_rows, screen
 
 
 @app.command()
@@ -36,7 +36,7 @@ def figures(
     for folder in run or []:
         ts.Study(store).keep_run(folder)
     manifest = ts.Study(store, mode="r").figures(out, which=which, style=style)
-    show(manifest, lines(manifest), as_json=as_json)
+    show(manifest, drawn(manifest, str(out)), as_json=as_json)
 
 
 @app.command()

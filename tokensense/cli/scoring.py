@@ -4,14 +4,18 @@ Source: own work.
 """
 
 import json
+import math
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tokensense.cli.common import Device, Dtype, Json, Model, Seed, Store, app, friendly, show
 from tokensense.screen import cost, lines, plain, print_rows
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 @app.command()
@@ -179,10 +183,29 @@ def centers(
     import tokensense as ts
 
     policy = ts.load_policy(model, device=device, dtype=dtype)
-    found = ts.centers(ts.Study(store), policy, resamples=resamples, seed=seed)
-    numbers = found["centers"]["estimate"].sel(score="all tokens").to_series().to_dict()
-    told = {**numbers, "tokens": found["centers"].attrs["n_tokens"]}
-    show(told, lines(told), as_json=as_json)
+    found = ts.centers(ts.Study(store), policy, resamples=resamples, seed=seed)["centers"]
+    shown = found.sel(score=["all tokens", "advantages shuffled"])
+    numbers = shown["estimate"].to_series().unstack("statistic").to_dict("index")
+    told = {**numbers["all tokens"], "tokens": found.attrs["n_tokens"]}
+    if as_json:
+        show({**told, "shuffled": numbers["advantages shuffled"]}, [], as_json=True)
+        return
+    print_rows(
+        [
+            {"section": "centers, beside advantages shuffled within problems"}
+            | {"of": str(statistic)}
+            | {str(score): _with_interval(shown.sel(statistic=statistic, score=score))
+               for score in shown["score"].values}
+            for statistic in shown["statistic"].values
+        ]
+    )  # fmt: skip
+    typer.echo(f"tokens: {told['tokens']:,}; more with `tokensense figures --set centers`")
+
+
+def _with_interval(one: "xr.Dataset") -> str:
+    """`0.9994 [0.9991, 0.9996]`, or the estimate alone where there is no interval."""
+    low, high = one["interval"].values.tolist()
+    return f"{one['estimate'].item():.4f}" + f" [{low:.4f}, {high:.4f}]" * math.isfinite(low)
 
 
 @app.command()

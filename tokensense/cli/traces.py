@@ -20,7 +20,7 @@ from tokensense.cli.common import (
     friendly,
     show,
 )
-from tokensense.screen import lines
+from tokensense.screen import arrived
 
 
 @app.command()
@@ -106,7 +106,7 @@ def import_(
         engine=_pairs(engine or [], "--engine"),
         append=append,
     )
-    show(counts, lines(counts), as_json=as_json)
+    show(counts, arrived(counts), as_json=as_json)
 
 
 @app.command()
@@ -151,7 +151,7 @@ def generate(
         seed=seed,
         append=append,
     )
-    show(counts, lines(counts), as_json=as_json)
+    show(counts, arrived(counts), as_json=as_json)
 
 
 def _pairs(fields: list[str], option: str) -> dict[str, str]:

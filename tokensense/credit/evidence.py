@@ -43,6 +43,8 @@ _PLACEBO = Supplier("the probe `placebo`", 1)
 _ANSWER = Supplier("the probe `answer`", 1)
 _SIBLING = Supplier("the probe `sibling`", 1)
 _TEACHER = "another model's log-probabilities of the same tokens, given by hand"
+# A store has no vectors of tokens.
+_VECTORS = "which a store does not keep: `centers` shows the weights, `train` learns with them"
 # Evidence beyond `length` and `advantage` -> where it comes from.
 SUPPLIERS: dict[str, Supplier] = {
     "key": Supplier("the rollout's index in the store", 0),
@@ -72,8 +74,8 @@ SUPPLIERS: dict[str, Supplier] = {
     "hellinger": Supplier("full distributions of a pass of the reference policy, by hand", 1),
     "ratio": Supplier("the trainer: the current policy's pass, which it makes anyway", 0),
     "learning_value": Supplier("`tokensense.learning_values`, gradients of other problems", 7),
-    "row_gradient": Supplier("hidden states of the base pass, `probes.proxies`", 1),
-    "hidden_gradient": Supplier("hidden states and the head, `probes.proxies`", 1),
+    "row_gradient": Supplier(f"hidden states of the base pass, {_VECTORS}", 1),
+    "hidden_gradient": Supplier(f"hidden states and the head, {_VECTORS}", 1),
     "right_influence": Supplier("hidden states and full distributions of the base pass", 0),
     "value_gain": Supplier("continuations of every prefix, `probes.resample`", None),
     "span_drop": Supplier("a pass a span without it, `probes.ablate`", None),

@@ -153,9 +153,10 @@ def limits(result: xr.Dataset, shown: xr.Dataset) -> list[str]:
     if lacks_interval(shown):
         parts.append("† no interval could be made.")
     policy = f"Scored by {attrs['scored_by']}"
-    sampled = ", ".join(_list(attrs["sampled_by"])) if "sampled_by" in attrs else "not known"
+    sampled = ", ".join(_list(attrs.get("sampled_by", "[]")))
     if bool(attrs["off_policy"]):
-        parts.append(f"{policy}; off-policy: the tokens were sampled by {sampled or 'not known'}.")
+        who = f"the tokens were sampled by {sampled}" if sampled else "who sampled is not known"
+        parts.append(f"{policy}; off-policy: {who}.")
     else:
         parts.append(f"{policy}, which sampled the tokens.")
     parts += [f"{text[0].upper()}{text[1:]}." for text in _list(attrs.get("statements", "[]"))]

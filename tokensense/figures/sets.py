@@ -214,8 +214,7 @@ def _needed(name: str, inputs: Inputs) -> Inputs:
     if missing:
         steps = "; ".join(dict.fromkeys(f"for {need!r} {MAKERS[need]}" for need in missing))
         raise FigureError(
-            f"The set {name!r} needs {list(needs)}; {missing} are missing, there are "
-            f"{sorted(inputs)}. To get them: {steps}."
+            f"The set {name!r} needs {list(needs)}; {missing} are missing. To get them: {steps}."
         )
     return {need: inputs[need] for need in needs}
 

@@ -38,6 +38,9 @@ STATISTICS = {
     "cancellation": "||M+ mu+ - M- mu-|| / (M+ ||mu+|| + M- ||mu-||): what is left of the update",
     "tilt": "M+ / M-, sum of A over tokens with A > 0 over that of |A| with A < 0",
 }
+# Where a statistic can lie; intervals end there.
+RANGES = {"cosine": (-1.0, 1.0), "contrast": (0.0, 1.0), "cancellation": (0.0, 1.0),
+          "tilt": (0.0, np.inf)}  # fmt: skip
 
 
 class Pool(NamedTuple):
@@ -180,9 +183,14 @@ def _centers(
     result = dataset(
         found, {"statistic": tuple(STATISTICS), "score": tuple(weightings)}, attrs=attrs
     )
+    # A t interval knows no limit of the quantity; what lies beyond it cannot be.
+    least, most = (np.array([RANGES[name][i] for name in STATISTICS])[:, None] for i in (0, 1))
+    low, high = np.moveaxis(result["interval"].transpose(..., "bound").values, -1, 0)
+    kept = np.stack([np.maximum(low, least), np.minimum(high, most)], axis=-1)
     tokens = [int((each[0] != 0).sum()) for each in weightings.values()]
     total = sums.sum(axis=0)[first]
     return result.assign(
+        interval=(("statistic", "score", "bound"), kept, result["interval"].attrs),
         n_tokens=("score", tokens),
         mass_positive=("score", total[:, 0, -1], {"units": "advantage", "description": "M+"}),
         mass_negative=("score", total[:, 1, -1], {"units": "advantage", "description": "M-"}),

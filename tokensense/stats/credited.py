@@ -58,7 +58,7 @@ def credited(
     Args:
         tokens: as `Study.tokens()` gives it.
         credit: `credit` (rule, token) and `advantage` (token), in the order of `tokens`; NaN where
-            a rollout was left out.
+            a rollout was left out. A coordinate `grade` (rule) says which are reconstructions.
         seed: of the resamples.
         resamples: draws of problem texts.
 
@@ -93,7 +93,7 @@ def credited(
         "resamples": resamples,
         "level": 0.95,
         "all_tokens": int(sample.length.sum()),
-        "statements": _statements(sample, given),
+        "statements": [*_statements(sample, given), *_reconstructed(credit)],
     }
     concentrated = concentration(rules, sample, plan=plan, attrs=attrs)
     updated = _updates(rules, np.abs(advantage), sample, plan=plan, attrs=attrs)
@@ -113,6 +113,14 @@ def _statements(sample: Sample, given: Shaped[np.ndarray, " token"]) -> list[str
         f"{int(own.sum()):,} of {own.size:,} responses have an advantage, and only they are "
         "looked at"
     ]
+
+
+def _reconstructed(credit: xr.Dataset) -> list[str]:
+    """Rules whose formula was inferred, which no figure shows without saying so."""
+    if "grade" not in credit.coords:
+        return []
+    names = credit["rule"].values[credit["grade"].values == "inferred"].astype(str).tolist()
+    return [f"reconstructions, part of the formula is a guess: {', '.join(names)}"] * bool(names)
 
 
 def _references(

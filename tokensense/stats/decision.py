@@ -211,7 +211,8 @@ def _redundancy(redundant: object) -> str:
 def _named(results: Mapping[str, xr.Dataset], attrs: Mapping[str, object]) -> str:
     """Model, data and frames of the family of tests."""
     frames = results["read"].attrs.get("frames", "[]") if "read" in results else "[]"
+    sampled = attrs.get("sampled_by")
     return (
         f"scored by {attrs.get('scored_by', 'unknown')}, sampled by "
-        f"{attrs.get('sampled_by', 'unknown')}, frames {frames}"
+        f"{sampled if sampled not in (None, [], '[]') else 'unknown'}, frames {frames}"
     )
