@@ -77,11 +77,13 @@ def draw(path: Path, rows: Sequence[Row], lines: Sequence[Row], gradients: Seque
         draw_differences(axes[1], order, shown)
         if fitting:
             draw_gradients(axes[2], [fitting.get(str(line["rule"])) for line in order], shown)
-        seeds = sorted({int(row["seed"]) for row in rows})
+        # Rules differ in how many seeds they were run with; each says its own.
+        seeds = sorted({int(line["pairs"]) for line in order}) or [0]
+        many = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])
         figure.suptitle(
             f"Regime {one['regime']}, {one['base']}, learning rate {one['lr']}, "
-            f"{len(seeds)} {NAMED.get(one['phase'], one['phase'])} seeds, 95 % intervals "
-            "(thin: simultaneous; *: knows the truth)",
+            f"{many} paired {NAMED.get(one['phase'], one['phase'])} seeds (in brackets), "
+            "95 % intervals (thin: simultaneous; *: knows the truth)",
             x=0.01,
             ha="left",
         )
@@ -160,7 +162,10 @@ def draw_differences(
     spread = [abs(float(line[f"{name}_mean"])) for line in lines] or [0.0]
     # Intervals of two or three seeds are wider than the panel; the differences must be seen.
     axes.set_xlim(-max(0.3, 1.6 * max(spread)), max(0.3, 1.6 * max(spread)))
-    names = [_starred(str(line["rule"]), oracle=line["oracle"] == "1") for line in lines]
+    names = [
+        f"{_starred(str(line['rule']), oracle=line['oracle'] == '1')} ({line['pairs']})"
+        for line in lines
+    ]
     _finish(axes, names)
     axes.set_xlabel(f"accuracy {name.replace('_', ' step ')},\nminus uniform, paired by seed")
 

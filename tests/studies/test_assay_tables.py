@@ -117,6 +117,8 @@ def test_a_rule_looks_the_same_in_all_panels():
     assay_figure.draw_differences(differences, own[1:], shown)
     numbers = {"difference": "0.1", "difference_low": "0", "difference_high": "0.2"}
     assay_figure.draw_gradients(gradients, [{"rule": own[1]["rule"], **numbers}], shown)
+    labels = [text.get_text() for text in differences.get_yticklabels()]
+    assert labels == [f"{line['rule']} ({line['pairs']})" for line in own[1:]]
     for axes in (curves, differences, gradients):
         drawn = {line.get_color() for line in axes.lines}
         assert shown[own[1]["rule"]]["color"] in drawn
