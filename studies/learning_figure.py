@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from studies.learning_tables import read
@@ -80,6 +82,26 @@ def _mark(
     axes.plot([float(row[name])], [y], of[row["base"]], color=color, markersize=2.8)
 
 
+def _legend(figure: Figure, rows: Sequence[Row]) -> None:
+    """What marks and colors say: base policies; rules that know exact values, and all others."""
+    shown = [(marker, NEUTRAL, _said(base)) for base, marker in bases(rows).items()]
+    shown += [("o", BLUE, "rule"), ("o", ORANGE, "knows the truth")]
+    figure.legend(
+        handles=[
+            Line2D([], [], marker=m, color=color, linestyle="", markersize=3.5, label=label)
+            for m, color, label in shown
+        ],
+        loc="outside upper center",
+        ncols=len(shown),
+        handletextpad=0.2,
+    )
+
+
+def _said(base: str) -> str:
+    """A base in words: the shipped policy, or the folder that holds it."""
+    return "shipped base" if base.startswith("tiny:") else f"base {Path(base).parent.name}"
+
+
 def _ticks(axes: Axes, names: Sequence[str]) -> None:
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
@@ -96,7 +118,7 @@ def main(out: Path) -> None:
         mean[row["rule"]] = mean.get(row["rule"], 0.0) - float(row["difference"])
     order = sorted(mean, key=mean.__getitem__)
     with styled("plain"):
-        figure = new_figure(8.0, 0.6 + 0.21 * len(order))
+        figure = new_figure(8.0, 0.9 + 0.21 * len(order))
         panels = figure.subplots(1, len(regimes), sharey=True, squeeze=False)[0]
         for axes, regime in zip(panels, regimes, strict=True):
             own = [row for row in rows if row["regime"] == regime]
@@ -107,6 +129,7 @@ def main(out: Path) -> None:
             axes.set_title(f"regime {regime}: uniform {ends}, n {count}", fontsize="medium")
             axes.xaxis.set_major_locator(MaxNLocator(4))
             axes.set_xlabel("cosine with reward gradient,\nrule minus uniform")
+        _legend(figure, rows)
         figure.savefig(out / "rules.png")
         figure = new_figure(5.0, 0.9 + 0.28 * len(SHARED_RULES))
         axes = figure.subplots()

@@ -308,7 +308,7 @@ def _trace(one: xr.Dataset, cells: Sequence[_Token]) -> _Trace:
         size = len(list(members))
         runs.append(_Run(wrong, list(cells[place : place + size])))
         place += size
-    return _Trace(rollout, _verdict(reward), " · ".join(facts), runs)
+    return _Trace(rollout, _verdict(reward), " · ".join(filter(None, facts)), runs)
 
 
 def _verdict(reward: float) -> str:
