@@ -280,7 +280,7 @@ def draw(rows: Sequence[Mapping[str, object]], path: Path) -> None:
     }
     bases = [base for base in dict.fromkeys(row["base"] for row in rows) if base != ALL_BASES]
     with styled("plain"):
-        figure = new_figure(7.0, 0.9 + 0.2 * len(rules))
+        figure = new_figure(7.0, 1.1 + 0.2 * len(rules))
         panels = figure.subplots(1, len(names), sharey=True)
         for axes, (key, said) in zip(panels, names.items(), strict=True):
             for row in rows:
@@ -298,9 +298,11 @@ def draw(rows: Sequence[Mapping[str, object]], path: Path) -> None:
             axes.set_xlabel(said)
         panels[0].set_yticks(range(len(rules)), rules)
         panels[0].set_ylim(len(rules) - 0.5, -0.5)
-        count = next(row["batches"] for row in rows if row["base"] == ALL_BASES)
+        whole = next(r for r in rows if (r["base"], r["rule"]) == (ALL_BASES, "uniform"))
+        level = f"{whole['cosine']} with reward, {whole['cosine_length'] or 'none'} with length"
         figure.suptitle(
-            f"n = {count} batches of {len(bases)} bases; open marks: each base; bars: 95 %",
+            f"uniform: {level}; n = {whole['batches']} batches of {len(bases)} bases\n"
+            "bars: 95 % over all batches; open marks: each base",
             fontsize="medium",
         )
         figure.savefig(path)
