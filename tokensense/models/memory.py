@@ -310,7 +310,7 @@ def widths(model: PreTrainedModel) -> Widths:
         heads=heads,
         layers=int(config.num_hidden_layers),
         vocabulary=int(head.weight.shape[0]),
-        size=model.get_input_embeddings().weight.dtype.itemsize,
+        size=head.weight.dtype.itemsize,
     )
 
 

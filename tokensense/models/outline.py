@@ -39,7 +39,7 @@ def outline(source: str | Path, *, dtype: str = "float32") -> PreTrainedModel:
             config = AutoConfig.from_pretrained(
                 folder, trust_remote_code=False, local_files_only=True
             )
-            made: PreTrainedModel = AutoModelForCausalLM.from_config(
+            made: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
                 config, dtype=getattr(torch, dtype), trust_remote_code=False
             )
     except (OSError, ValueError) as cause:

@@ -1,7 +1,7 @@
 """How much memory a training step takes, told before anything is loaded.
 
 Reads  a model's shapes (`models.outline`: its config is enough) and a TrainConfig.
-Gives  Need, training_need, dry_run.
+Gives  Need, training_need, kept_bytes, dry_run.
 Sign   none: bytes.
 
 What is held all along adds up: weights of the policy that is trained, of the one that the run began
@@ -9,8 +9,8 @@ from, of a teacher that follows; gradients (they stay until the next update begi
 moments, all in the number format of the weights. Of the moments that follow each other the largest
 counts. Bytes of one process; each has all of it.
 
-Activations are those of a Llama-like layer, gated and with root-mean-square norms, as autograd keeps
-them (counted with `saved_tensors_hooks` in the tests). Departures: a layer without a gate keeps
+Activations are those of a Llama-like layer, gated and with root-mean-square norms, as autograd
+keeps them (counted with `saved_tensors_hooks` in the tests). Departures: a layer without a gate keeps
 less; experts are counted by what a token is fed to; recurrent layers are not in it. Prompts are not
 known here: a row is `tokens_per_row` or `max_new_tokens`, whichever is larger, and a prompt that
 makes it longer takes more. Re-scoring for a rule's evidence suits itself to what is free
@@ -121,7 +121,7 @@ def _backward(
     # The head's gradient is summed in float32, and handed on in the format of the weights.
     short = 0 if w.size == FLOAT else table * w.size
     head = tokens * w.hidden * FLOAT + table * FLOAT + tiles + short
-    # Gradients of the inner layer's three, and of the state; a tied head's waits for the embedding's.
+    # Gradients of the inner layer's three and of the state; a tied head's waits for the table's.
     inside = tokens * (3 * w.inner + 2 * w.hidden) * w.size + (table * w.size if tied else 0)
     return {
         "backward pass of the head": kept + head,
