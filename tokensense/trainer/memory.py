@@ -10,10 +10,10 @@ moments, all in the number format of the weights. Of the moments that follow eac
 counts. Bytes of one process; each has all of it.
 
 Activations are those of a Llama-like layer, gated and with root-mean-square norms, as autograd
-keeps them (counted with `saved_tensors_hooks` in the tests). Departures: a layer without a gate keeps
-less; experts are counted by what a token is fed to; recurrent layers are not in it. Prompts are
-not known here: a row is `tokens_per_row` or `max_new_tokens`, whichever is larger, and a prompt that
-makes it longer takes more. Re-scoring for a rule's evidence suits itself to what is free
+keeps them (counted with `saved_tensors_hooks` in the tests). Departures: a layer without a gate
+keeps less; experts are counted by what a token is fed to; recurrent layers are not in it. Prompts
+are not known here: a row is `tokens_per_row` or `max_new_tokens`, whichever is larger, and a prompt
+that makes it longer takes more. Re-scoring for a rule's evidence suits itself to what is free
 (`models.memory`) and is left out. There is no LoRA (it would need `peft`): all weights are trained.
 
 Source: closed form of what autograd, AdamW and `models.head` keep alive; own count.
