@@ -70,6 +70,7 @@ ALLOWED: dict[str, Allowed] = {
     "trainer": Allowed(
         GROUND | {"tasks", "models", "rollouts", "probes", "credit", "stats"}, {"torch"}
     ),
+    "trainer.memory": Allowed({"models"}, {"torch", "transformers"}),
     # the top puts parts together; two views of what a store holds are too large for `study`
     "flat": Allowed(GROUND | {"rollouts"}),
     "summary": Allowed(GROUND | {"rollouts", "store", "flat"}),

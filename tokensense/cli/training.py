@@ -43,6 +43,9 @@ def train(
     stop_on_collapse: Annotated[
         bool, typer.Option("--stop-on-collapse", help="End a run that has collapsed; exit code 1.")
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Tell the memory of a step, GiB; train nothing.")
+    ] = False,
     device: Device = "cpu",
     dtype: Dtype = "float32",
     as_json: Json = False,
@@ -57,13 +60,18 @@ def train(
         BadParameter: a size is no number.
     """
     import tokensense as ts
-    from tokensense.trainer import loop
+    from tokensense.trainer import loop, memory
     from tokensense.trainer.config import TrainConfig, read_config
     from tokensense.trainer.problems import planted
 
     made = TrainConfig() if config is None else read_config(config)
     given: dict[str, Any] = {"rule": rule, "steps": steps, "seed": seed}
     made = replace(made, **{name: v for name, v in given.items() if v is not None})
+    if dry_run:
+        several = int(os.environ.get("WORLD_SIZE", "1"))
+        need = memory.dry_run(model, made, device=device, dtype=dtype, processes=several)
+        show(need, lines(need), as_json=as_json)
+        return
     result = loop.train(
         ts.load_policy(model, device=device, dtype=dtype),
         planted(task, held_out=held_out, **_sizes(size or [])),

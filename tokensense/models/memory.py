@@ -1,7 +1,7 @@
 """How much memory scoring takes above the weights, how much is free, and how much to do at once.
 
 Reads  a policy's config; cgroup and /proc on CPU, the driver on CUDA.
-Gives  Room, peak_bytes, free_bytes, room_for, with_less_room.
+Gives  Room, Widths, widths, peak_bytes, free_bytes, room_for, with_less_room.
 Source closed form of what a forward pass in inference mode keeps alive: one layer, and the keys and
        values that are carried from row to row. Halving on failure as accelerate's
        `find_executable_batch_size`.
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+from transformers import PreTrainedModel
 
 from tokensense.errors import PolicyError
 from tokensense.models.attention import BLOCK
@@ -53,7 +54,7 @@ class Room(NamedTuple):
     streams: int
 
 
-class _Widths(NamedTuple):
+class Widths(NamedTuple):
     """Numbers a token: residual stream, inner layer, queries, keys and values together."""
 
     hidden: int
@@ -76,7 +77,7 @@ def peak_bytes(policy: Policy, room: Room, *, longest: int, path: str, carries: 
         path: `trie`, `padded` or `alone`; see `scorer.resolved_path`.
         carries: whether streams have more than one row.
     """
-    w = _widths(policy)
+    w = widths(policy.model)
     tokens = room.tokens_per_row if path == "trie" else max(room.tokens_per_row, longest)
     if path == "alone":
         tokens = longest
@@ -101,7 +102,7 @@ def peak_bytes(policy: Policy, room: Room, *, longest: int, path: str, carries: 
     return OVERHEAD + room.streams * stream + (OVERHEAD_OF_SHORT if w.size < 4 else 0)
 
 
-def _attending(policy: Policy, w: _Widths) -> int:
+def _attending(policy: Policy, w: Widths) -> int:
     """Bytes a query of a block and key of its path."""
     config = policy.model.config.get_text_config()
     softcap = getattr(config, "attn_logit_softcapping", None)
@@ -114,7 +115,7 @@ def _attending(policy: Policy, w: _Widths) -> int:
 
 def queries_width(policy: Policy) -> int:
     """Numbers of a token's queries, all heads of a layer."""
-    return _widths(policy).queries
+    return widths(policy.model).queries
 
 
 def free_bytes(device: torch.device) -> int:
@@ -283,9 +284,14 @@ def _cached(device: torch.device) -> int:
     return torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
-def _widths(policy: Policy) -> _Widths:
-    """Sizes from the config, by the names that transformers has for them."""
-    config = policy.model.config.get_text_config()
+def widths(model: PreTrainedModel) -> Widths:
+    """Sizes from the config, by the names that transformers has for them.
+
+    Args:
+        model: with a head; its weights do not count and may lie on `meta`.
+    """
+    config = model.config.get_text_config()
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     hidden = int(config.hidden_size)
     heads = int(_first(config, "num_attention_heads", default=0))
     groups = int(_first(config, "num_key_value_heads", default=heads))
@@ -296,15 +302,15 @@ def _widths(policy: Policy) -> _Widths:
     if experts := int(_first(config, "num_experts_per_tok", default=0)):
         inner = experts * (int(_first(config, "moe_intermediate_size", default=inner)) + hidden)
         inner += int(_first(config, "shared_expert_intermediate_size", default=0))
-    return _Widths(
+    return Widths(
         hidden=hidden,
         inner=inner,
         queries=heads * width,
         pair=groups * (width + value),
         heads=heads,
         layers=int(config.num_hidden_layers),
-        vocabulary=policy.head_width,
-        size=getattr(torch, policy.dtype).itemsize,
+        vocabulary=int(head.weight.shape[0]),
+        size=head.weight.dtype.itemsize,
     )
 
 
