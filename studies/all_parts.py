@@ -42,7 +42,7 @@ STORED = {
     "reference": ("reference",),
     "planted": ("planted",),
 }
-NO_OTHER = "needs another policy with this tokenizer; there is none here"
+NO_OTHER = "needs another policy with this tokenizer: --other"
 WHY_NOT = {
     **dict.fromkeys(("teacher", "teacher_pos", "teacher_neg", "drift", "hellinger"), NO_OTHER),
 }
@@ -105,9 +105,22 @@ def tiny_study(name: str, config: Config, *, work: Path) -> tuple[ts.Study, Poli
 
 
 def read_part(
-    name: str, study: ts.Study, policy: Policy, *, solutions: Mapping[str, str] | None = None
+    name: str,
+    study: ts.Study,
+    policy: Policy,
+    *,
+    solutions: Mapping[str, str] | None = None,
+    other: Policy | None = None,
 ) -> Part:
-    """What the store has; solutions by question, where it is of a time before it had them."""
+    """What the store has.
+
+    Args:
+        name: of the part.
+        study: its store.
+        policy: that scored it.
+        solutions: by question, where the store is of a time before it had them.
+        other: another checkpoint with this tokenizer, as teacher and as reference policy.
+    """
     rollouts, tokens = study.archive().rollouts(), study.tokens()
     sample = read_sample(tokens)
     tokens = tokens.isel(token=sample.order)
@@ -137,13 +150,13 @@ def read_part(
     if (found["step"] < 0).all():
         found["step"] = lines(policy, read.responses)
     branches = [Branch(read.bases[o], r) for o, r in zip(owner, read.responses, strict=True)]
-    others = {}
+    others = {} if other is None else {"teacher": other, "reference": other}
     if name in TEACHERS:
         others = {"teacher": load_policy(TEACHERS[name]), "reference": load_policy("tiny:placebo")}
     questions = [read.questions[o] for o in owner]
     theirs = [known_of(read, o, solutions or {}) for o in range(len(read.questions))]
     known = [theirs[o] for o in owner]
-    setting = Setting(policy, others, branches, questions, known, found, bool(others))
+    setting = Setting(policy, others, branches, questions, known, found, name in TEACHERS)
     kept = {k: v for k, v in found.items() if k in SUPPLIERS or k in ("length", "advantage")}
     return Part(name, setting, tokens, kept, missing, {})
 
@@ -179,6 +192,7 @@ def supplied(part: Part, config: Config, *, work: Path) -> Part:
     setting, every = part.setting, np.arange(part.setting.length.size)
     few = first_problems(setting, config.costly)
     headed = every if setting.tiny else first_problems(setting, config.headed)
+    more: Mapping[str, Supply]
     plan: dict[str, tuple[Supply, np.ndarray]] = {
         name: (supply, headed) for name, supply in all_evidence.CHEAP.items()
     }
@@ -191,7 +205,8 @@ def supplied(part: Part, config: Config, *, work: Path) -> Part:
         told = first_problems(setting, config.told)
         untold = (n for n in all_told.TOLD if any(e not in part.evidence for e in STORED[n]))
         plan |= {name: (all_told.TOLD[name], told) for name in untold}
-        plan |= {name: (supply, told) for name, supply in all_told.RUBRIC.items()}
+        more = all_told.RUBRIC | (all_told.OTHERS if setting.others else {})
+        plan |= {name: (supply, told) for name, supply in more.items()}
         costly = all_evidence.LEARNED | all_evidence.COSTLY
         asked = ("learning_value", "span_drop", "answer_kl", "answer_saliency")
         plan |= {name: (costly[name], few) for name in asked}

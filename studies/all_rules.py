@@ -5,9 +5,10 @@
 
 Tiny parts (truthful, style, mixed): 125 problems x 8 responses of the policy itself. `gsm8k`: a
 store of imported solutions with whatever probes it has; a rule whose evidence is not there says
-what is missing. Texts that the store's probes did not tell, continuations, masked spans and tokens,
-gradients of a model of language are gathered for the first few problems only (`rollouts` says for
-how many responses), and their cost is extrapolated.
+what is missing. `--other`, another checkpoint of the model, is teacher and reference policy to the
+rules that need one. Texts that the store's probes did not tell, continuations, masked spans and
+tokens, gradients of a model of language are gathered for the first few problems only (`rollouts`
+says for how many responses), and their cost is extrapolated.
 
     rules_<part>.csv         a rule a line: numbers of its weights and credit; mass by kind; AUROC
                              of the first wrong token (wrong responses of groups with contrast, by
@@ -300,6 +301,7 @@ def main(
     store: Path,
     model: str,
     traces: Path | None = None,
+    other: str = "",
 ) -> None:
     """One part."""
     work = work / f"{name}_{config.problems if name != GSM8K else store.stem}"
@@ -309,7 +311,9 @@ def main(
         study, policy = ts.Study(store, mode="r"), load_policy(model)
     else:
         study, policy = tiny_study(name, config, work=work)
-    part = read_part(name, study, policy, solutions=solutions_of(traces))
+    known = solutions_of(traces)
+    second = load_policy(other) if other else None
+    part = read_part(name, study, policy, solutions=known, other=second)
     measured(supplied(part, config, work=work), config, out=out)
 
 
@@ -327,6 +331,7 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, default=Path("runs/all_rules"))
     parser.add_argument("--work", type=Path, default=Path("runs/all_rules"))
     parser.add_argument("--traces", type=Path, help="GSM8K model solutions: reference solutions")
+    parser.add_argument("--other", default="", help="another checkpoint of the model: teacher")
     parser.add_argument("--told", type=int, default=Config.told, help="see Config")
     parser.add_argument("--headed", type=int, default=Config.headed, help="see Config")
     parser.add_argument("--costly", type=int, default=Config.costly, help="see Config")
@@ -342,6 +347,7 @@ if __name__ == "__main__":
             store=given_by_user.store,
             model=given_by_user.model,
             traces=given_by_user.traces,
+            other=given_by_user.other,
         )
     except TokensenseError as error:
         sys.exit(f"all_rules: {error}")

@@ -9,8 +9,8 @@ What tiny policies are told stands in their own words: an answer as `answer 3 5`
 wrong answer as `grade bad`, a rubric as `check right wrong`, solutions and siblings as an example
 before the question. They were taught none of it but the verdicts. A model of language is told the
 first sentence of each probe of `probes.shown`, and RUBRIC_TEXT. The teacher of a tiny policy is
-another one, its reference policy the one taught with tags that tell nothing; no model of language
-at hand shares SmolLM2's tokenizer, so that it has neither.
+another one, its reference policy the one taught with tags that tell nothing; a model of language
+has both in another checkpoint of its own, where one is given.
 """
 
 from collections.abc import Sequence
@@ -133,29 +133,38 @@ def teacher_verdicts(setting: Setting) -> Found:
     """The teacher's own shifts under verdicts."""
     policy = setting.others["teacher"]
     plain = base(setting, policy=policy)["again"]
+    own = bank.BANKS[setting.policy.wordings]
+    frame = next(iter(own.frames.values()))
     found = {}
-    # The tiny policies have the same tokens: contexts are those of the own policy.
-    for side, word in (("pos", "right"), ("neg", "wrong")):
+    # Both have the same tokens: contexts are those of the own policy.
+    for side, word in zip(("pos", "neg"), own.verdicts[0], strict=True):
         render = setting.policy.render
         contexts: list[Ids | None] = [
-            render(question, insert=f"verdict {word}") for question in setting.questions
+            render(question, insert=frame.replace("{word}", word)) for question in setting.questions
         ]
         found[f"teacher_{side}"] = logps(policy, setting, contexts) - plain
     return found
 
 
 def drift(setting: Setting) -> Found:
-    """Against the reference policy: log p, and whole distributions."""
-    ours, theirs = (
-        head_view(policy, setting.branches, residual=True)
-        for policy in (setting.policy, setting.others["reference"])
-    )
-    onehot = np.zeros_like(ours.residual)
-    onehot[np.arange(len(onehot)), setting.arrays["token_id"]] = 1
-    both = np.sqrt(np.maximum(onehot - ours.residual, 0) * np.maximum(onehot - theirs.residual, 0))
-    overlap = both.sum(axis=1, dtype=np.float64)
-    change = ours.logp.astype(np.float64) - theirs.logp
-    return {"drift": change, "hellinger": np.clip(1 - overlap, 0.0, 1.0)}
+    """Against the reference policy: log p, and whole distributions, a response at a time."""
+    ids = setting.arrays["token_id"]
+    found: list[tuple[np.ndarray, np.ndarray]] = []
+    for branch, start in zip(setting.branches, setting.starts.tolist(), strict=True):
+        own = ids[start : start + len(branch.response)]
+        ours, theirs = (
+            head_view(policy, [branch], residual=True)
+            for policy in (setting.policy, setting.others["reference"])
+        )
+        # The residual is onehot - p.
+        first, second = (-view.residual for view in (ours, theirs))
+        for p in (first, second):
+            p[np.arange(len(own)), own] += 1
+        both = np.sqrt(np.maximum(first, 0) * np.maximum(second, 0))
+        overlap = both.sum(axis=1, dtype=np.float64)
+        found.append((ours.logp.astype(np.float64) - theirs.logp, np.clip(1 - overlap, 0.0, 1.0)))
+    change, distance = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return {"drift": change, "hellinger": distance}
 
 
 def requests(setting: Setting) -> Found:
