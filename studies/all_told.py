@@ -148,10 +148,8 @@ def teacher_verdicts(setting: Setting) -> Found:
 
 def drift(setting: Setting) -> Found:
     """Against the reference policy: log p, and whole distributions, a response at a time."""
-    ids = setting.arrays["token_id"]
     found: list[tuple[np.ndarray, np.ndarray]] = []
-    for branch, start in zip(setting.branches, setting.starts.tolist(), strict=True):
-        own = ids[start : start + len(branch.response)]
+    for branch in setting.branches:
         ours, theirs = (
             head_view(policy, [branch], residual=True)
             for policy in (setting.policy, setting.others["reference"])
@@ -159,7 +157,7 @@ def drift(setting: Setting) -> Found:
         # The residual is onehot - p.
         first, second = (-view.residual for view in (ours, theirs))
         for p in (first, second):
-            p[np.arange(len(own)), own] += 1
+            p[np.arange(len(p)), list(branch.response)] += 1
         both = np.sqrt(np.maximum(first, 0) * np.maximum(second, 0))
         overlap = both.sum(axis=1, dtype=np.float64)
         found.append((ours.logp.astype(np.float64) - theirs.logp, np.clip(1 - overlap, 0.0, 1.0)))

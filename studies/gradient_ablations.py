@@ -34,9 +34,16 @@ import torch
 from studies import learning_value
 from studies.ablations import random_signs
 from studies.learning_figure import BLUE, MARKERS
-from studies.learning_rules import Batch, drawn_batch, evidence
+from studies.learning_rules import Batch, evidence
 from studies.learning_tables import ALL_BASES, printed, read, short, write
-from studies.learning_value import keep, problems, reference, trained
+from studies.learning_value import (
+    held_out_batch,
+    keep,
+    problems,
+    reference,
+    small_batch,
+    trained,
+)
 from tokensense.credit import CATALOGUE
 from tokensense.credit.base import adjusted, weights_of
 from tokensense.credit.evidence import Evidence
@@ -179,7 +186,7 @@ def run(config: learning_value.Config, *, out: Path, work: Path) -> None:
     held_out = reference(config, policy, asked.held_out, work / f"reference_{config.tag}.npz")
 
     def again() -> Batch:
-        return drawn_batch(policy, asked.held_out, group=config.group, seed=10**8 + config.seed)
+        return held_out_batch(config, policy, asked.held_out)
 
     longer = length_gradient(config, policy, again, work / f"length_{config.tag}.npz")
     directions = np.stack([held_out.whole(0).double().numpy(), longer])
@@ -188,12 +195,7 @@ def run(config: learning_value.Config, *, out: Path, work: Path) -> None:
     done = 1 + max((int(str(row["batch"])) for row in rows), default=-1)
     started = time.monotonic()
     for number in range(done, config.batches):
-        batch = drawn_batch(
-            policy,
-            asked.batches[number],
-            group=config.group,
-            seed=10**7 * (1 + config.seed) + number,
-        )
+        batch = small_batch(config, policy, asked.batches[number], number)
         if (batch.advantage != 0).any():
             found = lines(policy, batch, directions, number=number)
             rows += [printed(line) for line in found]

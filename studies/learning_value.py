@@ -164,10 +164,21 @@ class Reference:
         )
 
 
+def held_out_batch(config: Config, policy: Policy, chains: list[tables.Chain]) -> Batch:
+    """Rollouts of the held-out problems; the same for all that is measured on them."""
+    return drawn_batch(policy, chains, group=config.group, seed=10**8 + config.seed)
+
+
+def small_batch(config: Config, policy: Policy, chains: list[tables.Chain], number: int) -> Batch:
+    """Rollouts of a small batch by its number."""
+    seed = 10**7 * (1 + config.seed) + number
+    return drawn_batch(policy, chains, group=config.group, seed=seed)
+
+
 def reference(config: Config, policy: Policy, chains: list[tables.Chain], path: Path) -> Reference:
     """G of the held-out problems; kept in a file."""
     if not path.exists():
-        batch = drawn_batch(policy, chains, group=config.group, seed=10**8 + config.seed)
+        batch = held_out_batch(config, policy, chains)
         skills = measured_skills(batch)
         half = broadcast(batch.group % 2, batch.length)
         credit = np.stack([batch.oracle(skills), broadcast(batch.advantage, batch.length)])
@@ -245,8 +256,7 @@ def run(config: Config, *, out: Path, work: Path) -> None:
     done = 1 + max((int(row["batch"]) for row in rows), default=-1)
     started = time.monotonic()
     for number in range(done, config.batches):
-        seed = 10**7 * (1 + config.seed) + number
-        batch = drawn_batch(policy, asked.batches[number], group=config.group, seed=seed)
+        batch = small_batch(config, policy, asked.batches[number], number)
         if (batch.advantage != 0).any():  # else no rule but the oracle has a gradient
             lines, gradients = measured(config, policy, held_out, batch, number=number)
             rows += map(printed, lines)  # as they will be read by a run that goes on

@@ -18,7 +18,6 @@ Source: own work. SmolLM2: arXiv:2502.02737.
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -34,9 +33,9 @@ from tokensense.errors import TokensenseError
 from tokensense.models.head import head_of, log_statistics
 from tokensense.models.plan import Branch
 from tokensense.models.policy import Policy, load_policy
-from tokensense.models.tiny import CARD
 from tokensense.tasks.arithmetic import Chains
 from tokensense.tasks.arithmetic_traces import Tags, examples
+from tokensense.trainer.checkpoint import save_policy
 from tokensense.trainer.config import TrainConfig
 from tokensense.trainer.evaluate import evaluate
 from tokensense.trainer.lesson import hidden_states
@@ -145,9 +144,7 @@ def main(config: Config, *, out: Path, model: str = "tiny:mixed") -> float:
             optimizer.zero_grad()
             losses.append(step(taken, [next(stream) for _ in range(config.batch)], config))
             optimizer.step()
-    taken.model.save_pretrained(out)
-    taken.tokenizer.save_pretrained(str(out))
-    (out / CARD).write_text(json.dumps({"wordings": taken.wordings}), "utf-8")
+    save_policy(taken, out)
     return pilots[-1]["right"]
 
 

@@ -5,8 +5,11 @@ import os
 import random
 import signal
 import socket
+import subprocess
+import sys
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +22,7 @@ from tokensense.models.processes import ALONE, own_device, together
 from tokensense.models.sampler import sample
 from tokensense.models.scorer import score
 
+ROOT = Path(__file__).parents[2]
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -29,6 +33,19 @@ def environment():
         for name, value in os.environ.items()
         if name not in LAUNCHERS and not name.startswith("ACCELERATE_")
     }
+
+
+def launched(launcher, words):
+    """A command of tokensense under a launcher, when it has ended."""
+    return subprocess.run(
+        [sys.executable, "-m", *launcher, "-m", "tokensense", *map(str, words)],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
 
 
 @pytest.fixture(autouse=True)

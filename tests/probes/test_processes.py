@@ -3,10 +3,7 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 from accelerate import debug_launcher
@@ -14,7 +11,7 @@ from torch.multiprocessing.spawn import ProcessException
 
 import tokensense as ts
 from tests.builders import imported
-from tests.models.test_processes import environment, fork
+from tests.models.test_processes import fork, launched
 from tests.probes.tiny import tiny_policy
 from tests.store.compare import equal_stores
 from tokensense.errors import ProcessError
@@ -26,7 +23,6 @@ from tokensense.store.archive import Archive
 from tokensense.store.lock import read_holder
 from tokensense.store.tree import WORK
 
-ROOT = Path(__file__).parents[2]
 PROBES = ("base", "opposed")
 TOKENS = 150  # a block: 2 for the base, 6 for the other
 
@@ -208,15 +204,7 @@ def saved(tmp_path_factory, policy):
 
 def launch(launcher, path, saved):
     words = ["probe", path, "--model", saved, "--probe", "opposed", "--frames", "2", "--json"]
-    return subprocess.run(
-        [sys.executable, "-m", *launcher, "-m", "tokensense", *map(str, words)],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    return launched(launcher, words)
 
 
 ACCELERATE = ("accelerate.commands.launch", "--mixed_precision", "no", "--dynamo_backend", "no")

@@ -3,17 +3,14 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from tests.models.test_processes import environment, fork
+from tests.models.test_processes import fork, launched
 from tests.trainer.test_loop import Collector, lines, same, untimed, weights
 from tokensense.errors import ProcessError
 from tokensense.models.processes import ALONE, together
@@ -21,8 +18,6 @@ from tokensense.trainer import parallel, run
 from tokensense.trainer.config import OPSD, Objective
 from tokensense.trainer.loop import train
 from tokensense.trainer.parallel import joined, require_same_run
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -247,15 +242,7 @@ def test_a_launcher_of_two_keeps_one_run(tmp_path, launcher):
     settings.write_text(json.dumps({"problems": 2, "max_new_tokens": 32, "evaluate_every": 2}))
     words = ["train", tmp_path / "run", "--model", "tiny:tables", "--size", "lookups=3",
              "--held-out", 4, "--config", settings, "--steps", 2, "--json"]  # fmt: skip
-    ran = subprocess.run(
-        [sys.executable, "-m", *launcher, "-m", "tokensense", *map(str, words)],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    ran = launched(launcher, words)
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["steps"] == 2  # one process speaks
     told = [record["kind"] for record in lines(tmp_path / "run")]

@@ -4,6 +4,7 @@ Source: own work.
 """
 
 import json
+import os
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -69,6 +70,11 @@ def friendly(command: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(130) from None
 
     return run
+
+
+def speaks() -> bool:
+    """Whether this process is the one, of those that a launcher started, that speaks for all."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def show(result: dict[str, Any], shown: list[str], *, as_json: bool) -> None:

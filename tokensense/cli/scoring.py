@@ -5,13 +5,23 @@ Source: own work.
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokensense.cli.common import Device, Dtype, Json, Model, Seed, Store, app, friendly, show
+from tokensense.cli.common import (
+    Device,
+    Dtype,
+    Json,
+    Model,
+    Seed,
+    Store,
+    app,
+    friendly,
+    show,
+    speaks,
+)
 from tokensense.screen import cost, lines, plain, print_rows
 
 if TYPE_CHECKING:
@@ -71,7 +81,7 @@ def probe(
         wordings=wordings,
         dry_run=dry_run,
     )
-    if os.environ.get("RANK", "0") == "0":  # one of several processes speaks for all
+    if speaks():
         show(found, cost(found) if dry_run else lines(found), as_json=as_json)
 
 

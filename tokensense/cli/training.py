@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tokensense.cli.common import Device, Dtype, Json, Model, app, friendly, show
+from tokensense.cli.common import Device, Dtype, Json, Model, app, friendly, show, speaks
 from tokensense.screen import lines
 
 
@@ -80,7 +80,7 @@ def train(
         stop_on_collapse=stop_on_collapse,
     )
     told = _told(result.records, stopped=result.stopped)
-    if os.environ.get("RANK", "0") == "0":  # one of several processes speaks for all
+    if speaks():
         show(told, [*lines(told), *(f.message for f in result.findings)], as_json=as_json)
     if result.stopped:
         raise typer.Exit(1)

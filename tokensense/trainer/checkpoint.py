@@ -3,7 +3,7 @@
 Reads  and writes `<out>/step-000010/`: `policy/`, as `load_policy` takes it; AdamW's state and that
        of torch's generators in `optimizer.safetensors`; the weights of a teacher that follows in
        `teacher.safetensors`; everything else in `state.json`.
-Gives  Identity, save, newest, restore, restore_teacher.
+Gives  Identity, save, newest, restore, restore_teacher; save_policy, a policy alone.
 Sign   none: nothing here is signed.
 
 A checkpoint is written aside and renamed, so that a kill leaves the last one whole; older ones are
@@ -109,11 +109,7 @@ def save(
         return folder
     aside = out / f".{folder.name}.partial"
     shutil.rmtree(aside, ignore_errors=True)
-    (aside / POLICY).mkdir(parents=True)
-    with quiet():
-        policy.model.save_pretrained(aside / POLICY)
-    policy.tokenizer.save_pretrained(str(aside / POLICY))
-    (aside / POLICY / CARD).write_text(json.dumps({"wordings": policy.wordings}), "utf-8")
+    save_policy(policy, aside / POLICY)
     save_file(_optimizer_tensors(policy, optimizer), aside / OPTIMIZER)
     if teacher is not None:
         save_file(_weights(teacher), aside / TEACHER)
@@ -123,6 +119,20 @@ def save(
         if older != folder:
             shutil.rmtree(older)
     return folder
+
+
+def save_policy(policy: Policy, folder: Path) -> None:
+    """Write a policy as `load_policy` takes it.
+
+    Args:
+        policy: weights, tokenizer, wordings.
+        folder: made where it is not there; files of the same names are replaced.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with quiet():
+        policy.model.save_pretrained(folder)
+    policy.tokenizer.save_pretrained(str(folder))
+    (folder / CARD).write_text(json.dumps({"wordings": policy.wordings}), "utf-8")
 
 
 def newest(out: Path, identity: Identity, *, device: str, dtype: str) -> Saved | None:
